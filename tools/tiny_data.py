@@ -1,0 +1,131 @@
+"""Problems with exact answers for the bundled model: word problems, sorting and small Python functions.
+
+An item is a pure function of (task, split, index). A prompt belongs to exactly one split, decided by a hash of its text,
+so no test prompt can be met in training however many items either side draws.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+SPLITS = ("train", "test")
+
+NAMES = ("tom", "ann", "bob", "eva", "max", "mia", "sam", "zoe")
+ITEMS = ("apples", "books", "cards", "coins", "pens", "shells", "stamps", "toys")
+GAINS = ("buys", "finds", "gets", "wins")
+LOSSES = ("drops", "gives", "loses", "sells")
+
+FUNCTIONS = ("calc", "find", "func", "join", "make", "scan", "take", "work")
+FOLDS = ("sum", "count", "product", "list")
+TESTS = ("all", "even", "odd", "over", "under")
+MAPS = ("as is", "plus", "minus", "times", "squared")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One problem: what the user asks and the one reference answer."""
+
+    task: str
+    prompt: str
+    completion: str
+
+
+def split_of(prompt: str) -> str:
+    """The split a prompt belongs to: one prompt in ten is for testing."""
+    return "test" if hashlib.sha256(prompt.encode()).digest()[0] % 10 == 0 else "train"
+
+
+def item(task: str, split: str, index: int) -> Item:
+    """Item `index` of a split; draws again until the prompt falls into the split."""
+    if task not in TASKS:
+        raise ValueError(f"unknown task {task!r}, expected one of {sorted(TASKS)}")
+    if split not in SPLITS:
+        raise ValueError(f"unknown split {split!r}, expected one of {SPLITS}")
+    rng = random.Random(f"{task}/{split}/{index}")
+    while True:
+        prompt, completion = TASKS[task](rng)
+        if split_of(prompt) == split:
+            return Item(task, prompt, completion)
+
+
+def is_correct(problem: Item, completion: str) -> bool:
+    """Whether `completion` answers the problem exactly; runs nothing of what it is given."""
+    if problem.task == "code":
+        return same_program(problem.completion, completion)
+    return completion.split() == problem.completion.split()
+
+
+def same_program(reference: str, candidate: str) -> bool:
+    """Whether two sources parse to the same tree up to a consistent renaming of arguments and local variables."""
+    try:
+        trees = [ast.parse(source) for source in (reference, candidate)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return canonical(trees[0]) == canonical(trees[1])
+
+
+def canonical(tree: ast.AST) -> str:
+    """A dump of the tree in which bound names are numbered by first use; names of functions and builtins stay."""
+    bound = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    bound |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    numbers: dict[str, str] = {}
+
+    class Rename(ast.NodeTransformer):
+        def visit_arg(self, node: ast.arg) -> ast.arg:
+            node.arg = numbers.setdefault(node.arg, f"v{len(numbers)}")
+            return node
+
+        def visit_Name(self, node: ast.Name) -> ast.Name:  # noqa: N802
+            if node.id in bound:
+                node.id = numbers.setdefault(node.id, f"v{len(numbers)}")
+            return node
+
+    return ast.dump(Rename().visit(tree))
+
+
+def arith(rng: random.Random) -> tuple[str, str]:
+    """One to three gains and losses, every intermediate amount below 100 and written with two digits."""
+    name, things, steps = rng.choice(NAMES), rng.choice(ITEMS), rng.choices((1, 2, 3), (15, 35, 50))[0]
+    have = rng.randrange(100)
+    asked, told = f"{name} has {have:02d} {things}", []
+    for _ in range(steps):
+        gain = rng.randrange(100) >= have if 0 < have < 99 else have == 0
+        change = rng.randint(1, 99 - have if gain else have)
+        asked += f" {rng.choice(GAINS if gain else LOSSES)} {change:02d}"
+        after = have + change if gain else have - change
+        told.append(f"{have:02d} {'+' if gain else '-'} {change:02d} = {after:02d}")
+        have = after
+    return f"{asked} ?", f" {'; '.join(told)}; {name} has {have:02d} {things} #### {have:02d}"
+
+
+def sort(rng: random.Random) -> tuple[str, str]:
+    """Three to seven different two-digit numbers, upwards and downwards."""
+    numbers = rng.sample(range(100), rng.randint(3, 7))
+    up = " ".join(f"{number:02d}" for number in sorted(numbers))
+    down = " ".join(f"{number:02d}" for number in sorted(numbers, reverse=True))
+    return f"sort {' '.join(f'{number:02d}' for number in numbers)}", f" up {up} down {down}"
+
+
+def code(rng: random.Random) -> tuple[str, str]:
+    """A loop over a list that folds the chosen elements, each changed by one operation."""
+    name, fold, test, change = rng.choice(FUNCTIONS), rng.choice(FOLDS), rng.choice(TESTS), rng.choice(MAPS)
+    bound, amount = rng.randint(10, 99), rng.randint(2, 9)
+    if fold == "count":
+        change = "as is"
+    chosen = f"{test} {bound}" if test in ("over", "under") else test
+    changed = f"{change} {amount}" if change in ("plus", "minus", "times") else change
+    value = {"as is": "x", "plus": f"x + {amount}", "minus": f"x - {amount}", "times": f"x * {amount}",
+             "squared": "x * x"}[change]
+    start = {"product": "1", "list": "[]"}.get(fold, "0")
+    update = {"sum": f"s += {value}", "count": "s += 1", "product": f"s *= {value}", "list": f"s.append({value})"}[fold]
+    guard = {"even": "x % 2 == 0", "odd": "x % 2 == 1", "over": f"x > {bound}", "under": f"x < {bound}"}.get(test)
+    body = f"        {update}\n" if guard is None else f"        if {guard}:\n            {update}\n"
+    prompt = f"{name}: {fold} of {chosen}, {changed}"
+    return prompt, f"def {name}(xs):\n    s = {start}\n    for x in xs:\n{body}    return s"
+
+
+TASKS: dict[str, Callable[[random.Random], tuple[str, str]]] = {"arith": arith, "sort": sort, "code": code}

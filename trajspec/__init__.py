@@ -1,0 +1,38 @@
+"""trajspec: a compiler for the decoding policies of diffusion language models."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_PUBLIC = {
+    "Canvas": "trajspec.ir", "Plan": "trajspec.ir", "Policy": "trajspec.ir", "TrajspecError": "trajspec.ir",
+    "canvas": "trajspec.ir", "given": "trajspec.ir", "history": "trajspec.ir", "op": "trajspec.ir",
+    "parse": "trajspec.ir", "policy": "trajspec.ir", "query": "trajspec.ir", "run": "trajspec.ir",
+    "policies": "trajspec.policies",
+    "decode": "trajspec.decode", "infill": "trajspec.decode", "stream": "trajspec.decode",
+    "load_model": "trajspec.runtime.models",
+}  # fmt: skip
+
+__version__ = "0.1.0"
+__all__ = [*sorted(_PUBLIC), "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    # Names are looked up when they are used: `import trajspec` must not import torch.
+    if name == "policies":
+        return import_module("trajspec.policies")
+    if name in _PUBLIC:
+        return getattr(import_module(_PUBLIC[name]), name)
+    from .ir import OPS
+
+    op = OPS.get(name)
+    if op is None or op.infix or op.hidden:
+        raise AttributeError(f"module 'trajspec' has no attribute {name!r}")
+    return op
+
+
+def __dir__() -> list[str]:
+    from .ir import OPS
+
+    return sorted([*__all__, *(name for name, op in OPS.items() if not op.infix and not op.hidden)])

@@ -1,0 +1,15 @@
+"""What a plan is: values, ops, text, verification and the reference meaning; numpy only."""
+
+from . import opset  # noqa: F401  (declares the ops)
+from .canvas import Canvas, canvas
+from .errors import TrajspecError
+from .interpret import run
+from .op import OPS, op
+from .parse import parse
+from .plan import Plan, verify
+from .trace import Policy, given, history, policy, query
+
+__all__ = [
+    "OPS", "Canvas", "Plan", "Policy", "TrajspecError", "canvas", "given", "history", "op", "parse", "policy",
+    "query", "run", "verify",
+]  # fmt: skip

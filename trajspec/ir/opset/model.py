@@ -1,0 +1,77 @@
+"""Asking the model: queries, the forward, and values that start a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..canvas import Canvas
+from ..errors import TrajspecError
+from ..kinds import LOGITS, Kind
+from ..op import op
+from ..query import Query, ask
+from .read import whole
+
+
+@op("hide(x: canvas, *, where: selection) -> query: query")
+def hide(x: Canvas, *, where: np.ndarray) -> Query:
+    """The canvas with the positions of `where` masked as well, as a row of its own."""
+    return Query(x.tokens, x.masked | where, None)
+
+
+@op("substitute(x: canvas, token: tokens, *, where: selection) -> query: query")
+def substitute(x: Canvas, token: np.ndarray, *, where: np.ndarray) -> Query:
+    """The canvas with `token` at the positions of `where`, as a row of its own."""
+    return Query(np.where(where, token, x.tokens), x.masked & ~where, None)
+
+
+@op("twins(x: canvas, *, where: selection, size: int | None = None) -> query: query", check=whole)
+def twins(x: Canvas, *, where: np.ndarray, size: int | None) -> Query:
+    """One more mask at each position of `where` (the first `size` of them), beside the canvas in its row.
+
+    A twin sees the canvas except the token it stands beside, and all other twins; the canvas sees no twin. Their logits
+    are what the model thinks of a committed token without looking at it. Source: WINO.
+    """
+    return Query(x.tokens, x.masked, where, size)
+
+
+def _each(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind, ...]:
+    return tuple(LOGITS for _ in kinds)
+
+
+@op(
+    "forward(*queries: canvas | query, view: name = 'full', predict_mask: bool = False) -> logits: logits",
+    infer=_each,
+    calls_model=True,
+)
+def forward(model: Any, *queries: Canvas | Query, view: str, predict_mask: bool) -> Any:
+    """One call of the model on all queries; tokens that may not be predicted come back as impossible."""
+    if view != "full":
+        raise TrajspecError(f"view is {view}, expected full")
+    logits = ask(model, queries, predict_mask)
+    return logits if len(logits) > 1 else logits[0]
+
+
+def _like(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind]:
+    from ..kinds import KINDS
+
+    kind = KINDS.get(attrs["kind"])
+    if kind is None or kind.axes not in ("1", "L", "LV"):
+        usual = ", ".join(name for name, known in KINDS.items() if known.axes)
+        raise TrajspecError(f"kind is {attrs['kind']}, expected one of {usual}")
+    return (kind,)
+
+
+@op("fill(x: canvas, *, kind: name, value: int | float | bool) -> history: scores", infer=_like)
+def fill(x: Canvas, *, kind: str, value: float) -> np.ndarray:
+    """A history that holds `value` everywhere, with the axes of `kind`."""
+    from ..kinds import KINDS
+
+    length, vocab = x.tokens.shape[-1], x.allowed.shape[-1]
+    tail = {"1": (1,), "L": (length,), "LV": (length, vocab)}[KINDS[kind].axes]
+    dtype = bool if kind in ("selection", "flag") else np.int64 if kind in ("tokens", "count") else np.float64
+    if dtype is np.int64 and isinstance(value, float):
+        dtype = np.float64
+    return np.full(x.tokens.shape[:-1] + tail, value, dtype=dtype)

@@ -1,0 +1,42 @@
+"""Randomness that belongs to the row: a function of (row seed, role, step, position, token), never of a generator."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import noise
+from ..canvas import Canvas
+from ..errors import TrajspecError
+from ..op import op
+from .score import exact, first_max
+
+
+def _warm(temperature: float, **_: object) -> None:
+    if temperature < 0:
+        raise TrajspecError(f"temperature is {temperature}, expected 0 (the likeliest token) or more")
+
+
+@op("sample(x: canvas, logits: logits, *, temperature: float = 1.0) -> token: tokens", clocked=True, check=_warm)
+def sample(x: Canvas, logits: np.ndarray, *, temperature: float) -> np.ndarray:
+    """A token drawn at each position from softmax(logits / temperature); at temperature 0 the likeliest one.
+
+    The largest of logits / temperature + Gumbel noise, which has exactly that law.
+    """
+    if temperature == 0:
+        return first_max(logits)
+    tokens = np.arange(logits.shape[-1])
+    seed, step = x.seed[..., None], x.step[..., None]
+    noisy = noise.gumbel(seed, noise.ROLES["tok"], step, x.position[..., None], tokens)
+    return first_max(exact(logits) / temperature + noisy)
+
+
+@op("uniform(x: canvas) -> u: scores", clocked=True)
+def uniform(x: Canvas) -> np.ndarray:
+    """A number between 0 and 1 at each position, new at every step."""
+    return noise.uniform(x.seed, noise.ROLES["ord"], x.step, x.position)
+
+
+@op("gumbel(x: canvas) -> g: scores", clocked=True)
+def gumbel(x: Canvas) -> np.ndarray:
+    """Gumbel noise at each position: the k largest of score + gumbel are a draw without replacement from exp(score)."""
+    return noise.gumbel(x.seed, noise.ROLES["ord"], x.step, x.position)

@@ -1,0 +1,252 @@
+"""Reading plan text: `ast` only, nothing is executed, size and depth are bounded, every error names its place."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from .apply import bind, build, check_attribute, const
+from .errors import Place, TrajspecError, fail
+from .kinds import KINDS
+from .nodes import Value
+from .op import OPS, Op
+from .plan import Plan, carried_value, input_value, verify
+
+MAX_CHARS = 64 * 1024
+MAX_DEPTH = 60
+_BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv", ast.Mod: "mod"}
+_BINARY |= {ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor"}  # type: ignore[dict-item]
+_COMPARE = {ast.GtE: "ge", ast.Gt: "gt", ast.LtE: "le", ast.Lt: "lt", ast.Eq: "eq", ast.NotEq: "ne"}
+
+
+def parse(text: str, file: str = "<plan>") -> Plan:
+    """The plan that `text` says. Raises TrajspecError with file, line and a caret for everything else."""
+    return _Reader(text, file).plan()
+
+
+class _Reader:
+    def __init__(self, text: str, file: str) -> None:
+        self.file = file
+        self.text = text if isinstance(text, str) else ""
+        self.lines = self.text.splitlines()
+        self.names: dict[Value, str] = {}
+
+    def error(self, at: ast.AST | None, message: str, remedy: str = "") -> TrajspecError:
+        return fail(message, remedy, self.place(at))
+
+    def place(self, at: ast.AST | None) -> Place:
+        line = getattr(at, "lineno", 1) or 1
+        source = self.lines[line - 1][:300] if line <= len(self.lines) else ""
+        end = getattr(at, "end_col_offset", None) if getattr(at, "end_lineno", line) == line else len(source)
+        return Place(self.file, line, source, getattr(at, "col_offset", 0), end)
+
+    def plan(self) -> Plan:
+        function = self._function()
+        env: dict[str, Value] = {}
+        inputs = []
+        for arg in function.args.args:
+            kind = KINDS.get(arg.annotation.id) if isinstance(arg.annotation, ast.Name) else None
+            if kind is None:
+                raise self.error(arg, f"argument '{arg.arg}' needs a kind", f"Kinds are: {', '.join(KINDS)}")
+            env[arg.arg] = input_value(arg.arg, kind)
+            inputs.append(env[arg.arg])
+        if len(env) != len(function.args.args) or not inputs:
+            raise self.error(function, "a plan takes a canvas first and no argument twice: def name(prompt: canvas)")
+        body = list(function.body)
+        doc = ""
+        if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+            doc = body[0].value.value if isinstance(body[0].value.value, str) else ""
+            body = body[1:]
+        loops = [index for index, statement in enumerate(body) if isinstance(statement, ast.While)]
+        if len(loops) != 1 or loops[0] != len(body) - 2 or not isinstance(body[-1], ast.Return):
+            at = body[loops[1]] if len(loops) > 1 else function
+            raise self.error(
+                at, "a plan is assignments, one 'while unfinished(x):' loop, then 'return x'", "Nothing else fits."
+            )
+        for statement in body[: loops[0]]:
+            self._assign(statement, env)
+        loop: ast.While = body[loops[0]]  # type: ignore[assignment]
+        return self._loop(function, inputs, env, loop, body[-1], doc)
+
+    def _loop(
+        self,
+        function: ast.FunctionDef,
+        inputs: list[Value],
+        env: dict[str, Value],
+        loop: ast.While,
+        last: ast.Return,  # type: ignore[name-defined]
+        doc: str,
+    ) -> Plan:
+        rebound = {name for statement in loop.body for name in self._targets(statement)}
+        carried = [name for name in env if name in rebound]
+        if loop.orelse or not carried:
+            raise self.error(loop, "the loop must give a new value to something assigned before it, and has no else")
+        starts = tuple(env[name] for name in carried)
+        inner = dict(env)
+        inner.update((name, carried_value(index, env[name].kind)) for index, name in enumerate(carried))
+        test = self._value(loop.test, inner)
+        for statement in loop.body:
+            self._assign(statement, inner)
+        if not isinstance(last.value, ast.Name) or last.value.id != carried[0]:
+            raise self.error(last, f"a plan returns its canvas: return {carried[0]}")
+        plan = Plan(
+            function.name, tuple(inputs), starts, test, tuple(inner[name] for name in carried), tuple(carried),
+            tuple(self.names.items()), doc,
+        )  # fmt: skip
+        try:
+            return verify(plan)
+        except TrajspecError as error:
+            raise self.error(loop, str(error)) from None
+
+    def _function(self) -> ast.FunctionDef:
+        if not isinstance(self.text, str) or not self.text.strip():
+            raise self.error(None, "the text is empty", "A plan reads: def name(prompt: canvas): ...")
+        if len(self.text) > MAX_CHARS:
+            raise self.error(None, f"the text has {len(self.text)} characters, at most {MAX_CHARS} are read")
+        _refuse_deep(self.text, lambda line: self.error(_At(line), f"brackets are nested deeper than {MAX_DEPTH}"))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tree = ast.parse(self.text)
+        except SyntaxError as error:
+            at = _At(error.lineno or 1, max((error.offset or 1) - 1, 0))
+            raise self.error(at, f"not Python: {str(error.msg)[:200]}") from None
+        except (RecursionError, MemoryError, ValueError, OverflowError) as error:
+            raise self.error(None, f"not readable: {type(error).__name__}") from None
+        if len(tree.body) != 1 or not isinstance(tree.body[0], ast.FunctionDef):
+            raise self.error(tree.body[0] if tree.body else None, "a plan is one function: def name(prompt: canvas)")
+        function = tree.body[0]
+        a = function.args
+        extra = a.posonlyargs or a.vararg or a.kwonlyargs or a.kwarg or a.defaults or function.decorator_list
+        if extra or function.returns is not None or getattr(function, "type_params", None):
+            raise self.error(function, "a plan's function takes plain arguments with kinds and nothing more")
+        return function
+
+    def _targets(self, statement: ast.stmt) -> list[str]:
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            raise self.error(statement, f"only assignments belong here, got {type(statement).__name__}")
+        target = statement.targets[0]
+        parts = target.elts if isinstance(target, ast.Tuple) else [target]
+        for part in parts:
+            if not isinstance(part, ast.Name):
+                raise self.error(part, "assign to plain names: token, conf = score(logits)")
+        return [part.id for part in parts]  # type: ignore[attr-defined]
+
+    def _assign(self, statement: ast.stmt, env: dict[str, Value]) -> None:
+        names = self._targets(statement)
+        right = statement.value  # type: ignore[attr-defined]
+        if isinstance(right, ast.Tuple):
+            values = [self._value(part, env) for part in right.elts]
+        elif isinstance(right, ast.Call):
+            values = self._call(right, env, 0)
+        else:
+            values = [self._value(right, env)]
+        if len(values) != len(names):
+            raise self.error(statement, f"{len(values)} values for {len(names)} names")
+        if len(set(names)) != len(names):
+            raise self.error(statement, "a name is assigned twice at once")
+        for name, value in zip(names, values, strict=True):
+            env[name] = value
+            if not value.is_const and value.node.op.name not in ("input", "carried"):
+                self.names[value] = name
+
+    def _value(self, item: ast.expr, env: dict[str, Value], depth: int = 0) -> Value:
+        if depth > MAX_DEPTH:
+            raise self.error(item, f"expressions are nested deeper than {MAX_DEPTH}")
+        if isinstance(item, ast.Name):
+            if item.id not in env:
+                raise self.error(item, f"unknown name '{item.id}'", f"Known here: {_known(item.id, env)}")
+            return env[item.id]
+        if isinstance(item, ast.Constant) and type(item.value) in (int, float, bool):
+            made = const(item.value)
+            if made is None:
+                raise self.error(item, "numbers must be finite and fit into 64 bits")
+            return made
+        if isinstance(item, ast.UnaryOp) and isinstance(item.op, ast.USub):
+            if isinstance(item.operand, ast.Constant) and type(item.operand.value) in (int, float):
+                made = const(-item.operand.value)
+                if made is None:
+                    raise self.error(item, "numbers must be finite and fit into 64 bits")
+                return made
+            return self._apply(item, OPS["neg"], [self._value(item.operand, env, depth + 1)])
+        if isinstance(item, ast.UnaryOp) and isinstance(item.op, ast.Invert):
+            return self._apply(item, OPS["invert"], [self._value(item.operand, env, depth + 1)])
+        if isinstance(item, ast.BinOp) and type(item.op) in _BINARY:
+            sides = [self._value(side, env, depth + 1) for side in (item.left, item.right)]
+            return self._apply(item, OPS[_BINARY[type(item.op)]], sides)
+        if isinstance(item, ast.Compare) and len(item.ops) == 1 and type(item.ops[0]) in _COMPARE:
+            sides = [self._value(side, env, depth + 1) for side in (item.left, item.comparators[0])]
+            return self._apply(item, OPS[_COMPARE[type(item.ops[0])]], sides)
+        if isinstance(item, ast.Call):
+            values = self._call(item, env, depth)
+            if len(values) != 1:
+                raise self.error(item, f"{ast.unparse(item.func)[:60]} gives {len(values)} values; assign them to names")
+            return values[0]
+        raise self.error(item, f"a plan has no {type(item).__name__}", "It has calls of ops, names, numbers and operators.")
+
+    def _apply(self, item: ast.AST, op: Op, values: list[Value | None], attrs: dict[str, Any] | None = None) -> Value:
+        return build(op, values, attrs or {}, self.place(item))[0]
+
+    def _call(self, item: ast.Call, env: dict[str, Value], depth: int) -> list[Value]:
+        if depth > MAX_DEPTH:
+            raise self.error(item, f"expressions are nested deeper than {MAX_DEPTH}")
+        op = OPS.get(item.func.id) if isinstance(item.func, ast.Name) else None
+        if op is None or (op.infix or op.hidden):
+            name = item.func.id if isinstance(item.func, ast.Name) else "this"
+            public = {known: None for known, made in OPS.items() if not made.infix and not made.hidden}
+            raise self.error(item.func, f"unknown op '{name}'", f"Known ops: {_known(name, public)}")
+        args = [self._value(arg, env, depth + 1) for arg in item.args]
+        operands = {operand.name for operand in op.operands}
+        kwargs: dict[str, Any] = {}
+        for word in item.keywords:
+            attribute = op.attribute(word.arg) if word.arg else None
+            if word.arg in kwargs or word.arg is None:
+                raise self.error(item, f"{op.name}: a keyword is given twice, or by **")
+            if word.arg in operands:
+                kwargs[word.arg] = self._value(word.value, env, depth + 1)
+            elif attribute is not None:
+                kwargs[word.arg] = self._attribute(op, attribute, word.value)
+            else:
+                names = [*operands, *(a.name for a in op.attributes)]
+                raise self.error(item, f"{op.name}: unknown keyword '{word.arg}'", f"It takes: {', '.join(names)}")
+        values, attrs = bind(op, args, kwargs, self.place(item))
+        return build(op, values, attrs, self.place(item))
+
+    def _attribute(self, op: Op, attribute: Any, item: ast.expr) -> Any:
+        if isinstance(item, ast.Name) and "name" in attribute.types:
+            return item.id
+        try:
+            if sum(1 for _ in ast.walk(item)) > 4096:
+                raise ValueError
+            value = ast.literal_eval(item)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, OverflowError):
+            raise self.error(item, f"{op.name}: setting '{attribute.name}' must be written out") from None
+        return check_attribute(op, attribute, value, self.place(item))
+
+
+class _At:
+    """A place for errors that have no syntax tree."""
+
+    def __init__(self, line: int, column: int = 0) -> None:
+        self.lineno, self.col_offset, self.end_col_offset, self.end_lineno = line, column, column + 1, line
+
+
+def _refuse_deep(text: str, error: Callable[[int], TrajspecError]) -> None:
+    # Python's own parser is recursive; counting brackets and unary signs first keeps it out of trouble.
+    depth, line, signs = 0, 1, 0
+    for char in text:
+        if char == "\n":
+            line += 1
+        depth += (char in "([{") - (char in ")]}")
+        signs = signs + 1 if char in "-~+" else signs if char == " " else 0
+        if depth > MAX_DEPTH or signs > MAX_DEPTH:
+            raise error(line)
+
+
+def _known(name: str, names: dict[str, Any]) -> str:
+    close = difflib.get_close_matches(name[:60], list(names), n=1)
+    listed = ", ".join(sorted(names))
+    return f"{listed} (did you mean {close[0]}?)" if close else listed

@@ -1,0 +1,148 @@
+"""A plan as text: a subset of Python that `parse` reads back to the same plan."""
+
+from __future__ import annotations
+
+import keyword
+from typing import Any
+
+from .apply import pairs
+from .nodes import Node, Value, walk
+from .op import OPS
+from .plan import Plan
+
+_WIDTH = 100
+_INLINE = 60
+# Python's own binding strength, comparisons weakest.
+_LEVEL = {"==": 0, "!=": 0, "<": 0, "<=": 0, ">": 0, ">=": 0, "|": 1, "^": 2, "&": 3, "+": 5, "-": 5, "*": 6, "/": 6}
+_LEVEL |= {"//": 6, "%": 6}
+_UNARY, _ATOM = 7, 9
+
+
+def to_text(plan: Plan) -> str:
+    """The text of `plan`; the names are the policy's own where tracing saw them."""
+    return _Printer(plan).text()
+
+
+class _Printer:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.names: dict[Value, str] = {}
+        self.taken = set(OPS) | {"prompt"}
+        self.wished = {value: name for value, name in plan.names if not value.is_const}
+        self.uses: dict[Value, int] = {}
+        for item in walk((*plan.starts, plan.test, *plan.step)):
+            for arg in item.args:
+                if arg is not None:
+                    self.uses[arg] = self.uses.get(arg, 0) + 1
+        for value in (plan.test, *plan.step):
+            self.uses[value] = self.uses.get(value, 0) + 1
+
+    def text(self) -> str:
+        plan = self.plan
+        for value in plan.inputs:
+            self.names[value] = self._fresh(value.node.attributes["name"], known=True)
+        arguments = ", ".join(f"{self.names[value]}: {value.kind}" for value in plan.inputs)
+        lines = [f"def {plan.name}({arguments}):"]
+        if plan.doc:
+            lines.append(f'    """{plan.doc}"""')
+        carried = [self._fresh(name) for name in plan.carried_names]
+        for item in walk(plan.starts):
+            if item.op.name not in ("input", "const", "carried") and item.results[0] not in plan.starts:
+                lines += self._statement(item, "    ")
+        lines += [f"    {name} = {self._expr(start)[0]}" for name, start in zip(carried, plan.starts, strict=True)]
+        self.names.update(zip(plan.carried, carried, strict=True))
+        lines.append(f"    while {self._expr(plan.test)[0]}:")
+        body: list[str] = []
+        for item in walk(plan.step):
+            if item.op.name in ("input", "const", "carried") or item.results[0] in self.names:
+                continue
+            if self._stays_inline(item):
+                continue
+            body += self._statement(item, "        ")
+        before = {value: carried[index] for index, value in enumerate(plan.carried)}
+        changed = [
+            (name, value) for name, value in zip(carried, plan.step, strict=True) if before.get(value) != name
+        ]
+        if len(changed) == 1:
+            body.append(f"        {changed[0][0]} = {self._expr(changed[0][1])[0]}")
+        elif changed:
+            left = ", ".join(name for name, _ in changed)
+            body.append(f"        {left} = {', '.join(self._expr(value)[0] for _, value in changed)}")
+        lines += body or [f"        {carried[0]} = {carried[0]}"]
+        lines.append(f"    return {carried[0]}")
+        return "\n".join(lines) + "\n"
+
+    def _fresh(self, name: str, known: bool = False) -> str:
+        if not name.isidentifier() or keyword.iskeyword(name):
+            name = "value"
+        candidate, number = name, 2
+        while candidate in self.taken and not (known and candidate == "prompt" and number == 2):
+            candidate, number = f"{name}{number}" if name not in OPS else f"{name}_" * (number == 2) or f"{name}{number}", number + 1
+        self.taken.add(candidate)
+        return candidate
+
+    def _stays_inline(self, item: Node) -> bool:
+        """A value used once reads best where it is used, unless it got a name, is long, or is one of several."""
+        if len(item.results) > 1:
+            return False
+        value = item.results[0]
+        if value in self.plan.step and self.uses[value] == 1:
+            return True
+        if value in self.wished or value.kind.name in ("logits", "canvas", "probs", "query"):
+            return False
+        return self.uses.get(value, 0) == 1 and len(self._expr(value)[0]) <= _INLINE
+
+    def _statement(self, item: Node, indent: str) -> list[str]:
+        call = self._call(item)[0]
+        names = []
+        for index, result in enumerate(item.results):
+            declared = item.op.results[min(index, len(item.op.results) - 1)][0]
+            # A name that nobody chose comes from the op's declaration.
+            names.append(self._fresh(self.wished.get(result, declared)))
+        for result, name in zip(item.results, names, strict=True):
+            self.names[result] = name
+        return [f"{indent}{', '.join(names)} = {call}"]
+
+    def _expr(self, value: Value) -> tuple[str, int]:
+        if value in self.names:
+            return self.names[value], _ATOM
+        return self._call(value.node)
+
+    def _call(self, item: Node) -> tuple[str, int]:
+        name = item.op.name
+        if name == "const":
+            number = item.attributes["value"]
+            return repr(number), _ATOM if number >= 0 else _UNARY
+        if item.op.infix and len(item.args) == 2:
+            return self._infix(item)
+        if item.op.infix:
+            inner, level = self._expr(item.args[0])  # type: ignore[arg-type]
+            # A negated literal would read back as a negative one.
+            wrap = level < _UNARY or item.args[0].is_const  # type: ignore[union-attr]
+            return f"{item.op.infix}{f'({inner})' if wrap else inner}", _UNARY
+        parts = []
+        for operand, value in pairs(item.op, item.args):
+            if value is not None:
+                text = self._expr(value)[0]
+                parts.append(f"{operand.name}={text}" if operand.keyword else text)
+        for attribute in item.op.attributes:
+            given = item.attributes[attribute.name]
+            if not attribute.required and given == attribute.default and type(given) is type(attribute.default):
+                continue
+            parts.append(f"{attribute.name}={_attr(given, 'name' in attribute.types)}")
+        return f"{name}({', '.join(parts)})", _ATOM
+
+    def _infix(self, item: Node) -> tuple[str, int]:
+        level = _LEVEL[item.op.infix]
+        left, left_level = self._expr(item.args[0])  # type: ignore[arg-type]
+        right, right_level = self._expr(item.args[1])  # type: ignore[arg-type]
+        # Comparisons do not chain, everything else groups to the left.
+        if left_level < level or (level == 0 and left_level == 0):
+            left = f"({left})"
+        if right_level <= level:
+            right = f"({right})"
+        return f"{left} {item.op.infix} {right}", level
+
+
+def _attr(value: Any, bare: bool) -> str:
+    return value if bare and isinstance(value, str) else repr(value)

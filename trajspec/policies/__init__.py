@@ -1,0 +1,67 @@
+"""The published decoding policies, each as a user would write it, under the names people type."""
+
+from __future__ import annotations
+
+import difflib
+
+from ..ir import Policy, TrajspecError
+from . import compat
+from .dream import dream_entropy, dream_maskgit_plus, dream_origin, dream_topk_margin
+from .fastdllm import fastdllm_factor, fastdllm_quota, fastdllm_threshold
+from .klass import klass
+from .llada import llada_low_confidence, llada_random
+from .wino import wino
+
+POLICIES: dict[str, Policy] = {
+    policy.name: policy
+    for policy in (
+        llada_low_confidence, llada_random, fastdllm_threshold, fastdllm_quota, fastdllm_factor,
+        dream_maskgit_plus, dream_topk_margin, dream_entropy, dream_origin, klass, wino,
+    )  # fmt: skip
+}
+
+# What the papers and engines call the same rule.
+ALIASES: dict[str, str] = {
+    "low_confidence": "llada_low_confidence",
+    "low_confidence_static": "llada_low_confidence",
+    "llada_flags": "llada_low_confidence",
+    "llada": "llada_low_confidence",
+    "random": "llada_random",
+    "threshold": "fastdllm_threshold",
+    "confidence_threshold": "fastdllm_threshold",
+    "low_confidence_dynamic": "fastdllm_threshold",
+    "quota": "fastdllm_quota",
+    "factor": "fastdllm_factor",
+    "maskgit_plus": "dream_maskgit_plus",
+    "topk_margin": "dream_topk_margin",
+    "margin": "dream_topk_margin",
+    "entropy": "dream_entropy",
+    "origin": "dream_origin",
+}
+
+
+def get_policy(name: str, compat_name: str | None = None) -> Policy:
+    """The policy called `name` (or a name the field uses for it), with a recorded quirk when `compat_name` says so.
+
+    Raises TrajspecError for a name nobody has, with the list of those there are.
+    """
+    full = ALIASES.get(name.lower().replace("-", "_"), name.lower().replace("-", "_"))
+    if full not in POLICIES:
+        close = difflib.get_close_matches(full, [*POLICIES, *ALIASES], n=1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise TrajspecError(
+            f"no policy is called {name!r}.{hint} There are: {', '.join(POLICIES)}. A policy of your own is named "
+            "FILE.py:NAME"
+        )
+    if not compat_name:
+        return POLICIES[full]
+    found = compat.COMPAT.get((full, compat_name))
+    if found is None:
+        names = [quirk for policy, quirk in compat.COMPAT if policy == full]
+        raise TrajspecError(
+            f"{full} has no compat name {compat_name!r}; it has: {', '.join(names) or 'none'}"
+        )
+    return found
+
+
+__all__ = ["ALIASES", "POLICIES", "get_policy", *POLICIES]

@@ -1,0 +1,134 @@
+"""The one hook into transformers models: an attention function that builds its own key mask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trajspec.ir.errors import TrajspecError
+
+IMPLEMENTATION = "trajspec"
+"""The name under which transformers finds the hook, and the keyword that carries an `AttentionContext` to it."""
+
+
+@dataclass(frozen=True)
+class KeyMask:
+    """Which keys a query reads.
+
+    `allowed`: bool [R, 1, Q, K], True where query sees key; a query that sees nothing is given everything here, since
+    a softmax over nothing is NaN in some kernels. `blind`: bool [R, 1, Q, 1], True for exactly those queries; their
+    output is set to zero afterwards, so it is finite and depends on nothing.
+    """
+
+    allowed: Tensor
+    blind: Tensor
+
+
+class KeyStore(Protocol):
+    """Keys and values kept between calls: one pair of buffers a layer, written in place."""
+
+    def update(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write this call's [R, H, Q, D] keys and values and return all that queries may read, each [R, H, K, D]."""
+
+
+@dataclass(frozen=True)
+class AttentionContext:
+    """What one model call hands to every attention layer: a mask for each window width, and stored keys if any."""
+
+    masks: dict[int | None, KeyMask | None]
+    store: KeyStore | None = None
+
+    def mask(self, window: int | None) -> KeyMask | None:
+        """The mask of a layer whose sliding window is `window` (None: no window). None: everything is seen."""
+        if window not in self.masks:
+            raise TrajspecError(
+                f"a layer has sliding window {window}, but this call built masks for {list(self.masks)}. "
+                "Build the context with windows=window_widths(network)."
+            )
+        return self.masks[window]
+
+
+def attention_context(
+    positions: Tensor,
+    visible: Tensor | None = None,
+    *,
+    windows: Iterable[int | None] = (None,),
+    key_positions: Tensor | None = None,
+    store: KeyStore | None = None,
+) -> AttentionContext:
+    """The context of one call, every mask built once and shared by all layers that need it.
+
+    `positions` int64 [R, Q]; `key_positions` int64 [R, K], by default `positions`; `visible` bool [R, Q, K] or None.
+    A layer with window w reads keys at |position - key position| < w: the distance is between positions, not between
+    slots, so that entries that share a position with the canvas (shadows, hypothetical tokens) see what it sees.
+    """
+    masks: dict[int | None, KeyMask | None] = {}
+    for window in windows:
+        allowed = visible
+        if window is not None:
+            keys = positions if key_positions is None else key_positions
+            near = (positions[:, :, None] - keys[:, None, :]).abs() < window
+            allowed = near if visible is None else visible & near
+        masks[window] = None if allowed is None else _key_mask(allowed)
+    return AttentionContext(masks, store)
+
+
+def _key_mask(allowed: Tensor) -> KeyMask:
+    blind = ~allowed.any(dim=-1, keepdim=True)
+    return KeyMask((allowed | blind)[:, None], blind[:, None])
+
+
+def window_widths(network: nn.Module) -> tuple[int | None, ...]:
+    """The distinct sliding windows of a transformers network's attention layers; (None,) where none has one."""
+    widths = {module.sliding_window for module in network.modules() if hasattr(module, "sliding_window")}
+    return tuple(sorted(widths | {None}, key=lambda width: (width is not None, width or 0)))
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention as transformers calls it: query [R, H, Q, D], key and value [R, Hkv, K, D] -> ([R, Q, H, D], None).
+
+    The visibility comes from the `AttentionContext` in `kwargs`, never from `attention_mask` (transformers builds none
+    for a function registered here only) nor from the layer's causal flag. Dropout is not applied.
+    """
+    context = kwargs.get(IMPLEMENTATION)
+    if not isinstance(context, AttentionContext):
+        raise TrajspecError(
+            f"{type(module).__name__} was called without an AttentionContext, got {type(context).__name__}. "
+            "Call the Model from load_model, not its network."
+        )
+    # A rotation done in float32 leaves query and key wider than value.
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    if context.store is not None:
+        key, value = context.store.update(module.layer_idx, key, value)
+    mask = context.mask(sliding_window)
+    out = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=None if mask is None else mask.allowed,
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    if mask is not None:
+        out = out.masked_fill(mask.blind, 0.0)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def register() -> None:
+    """Make the hook known to transformers; harmless when repeated. Loading a model does it, importing does not."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(IMPLEMENTATION, attention)
