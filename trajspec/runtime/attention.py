@@ -84,7 +84,7 @@ def _key_mask(allowed: Tensor) -> KeyMask:
 
 def window_widths(network: nn.Module) -> tuple[int | None, ...]:
     """The distinct sliding windows of a transformers network's attention layers; (None,) where none has one."""
-    widths = {module.sliding_window for module in network.modules() if hasattr(module, "sliding_window")}
+    widths: set[Any] = {module.sliding_window for module in network.modules() if hasattr(module, "sliding_window")}
     return tuple(sorted(widths | {None}, key=lambda width: (width is not None, width or 0)))
 
 
@@ -112,7 +112,8 @@ def attention(
     # A rotation done in float32 leaves query and key wider than value.
     query, key = query.to(value.dtype), key.to(value.dtype)
     if context.store is not None:
-        key, value = context.store.update(module.layer_idx, key, value)
+        layer: Any = module.layer_idx
+        key, value = context.store.update(layer, key, value)
     mask = context.mask(sliding_window)
     out = F.scaled_dot_product_attention(
         query,

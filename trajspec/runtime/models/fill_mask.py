@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trajspec.ir.errors import TrajspecError
 from trajspec.runtime.attention import IMPLEMENTATION, attention_context, window_widths
 from trajspec.runtime.models.base import Codec, Denoise, Model
 from trajspec.runtime.models.loading import Checkpoint, load_network, load_tokenizer
 from trajspec.runtime.models.text import TokenizerCodec, special_ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def _from_zero(config: Any) -> int:
@@ -85,7 +88,13 @@ def load_fill_mask(name: str, checkpoint: Checkpoint, dtype: torch.dtype, device
 
 
 def assemble(
-    name: str, network: nn.Module, tokenizer: Any, codec: Codec, checkpoint: Checkpoint, *, first_position: int = 0
+    name: str,
+    network: PreTrainedModel,
+    tokenizer: Any,
+    codec: Codec,
+    checkpoint: Checkpoint,
+    *,
+    first_position: int = 0,
 ) -> Model:
     """A model from its loaded parts; `first_position` is the row of the position table where position 0 lies.
 
@@ -114,7 +123,7 @@ def assemble(
     )
 
 
-def _denoise(network: nn.Module, first_position: int) -> Denoise:
+def _denoise(network: PreTrainedModel, first_position: int) -> Denoise:
     windows = window_widths(network)
 
     def denoise(tokens: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:

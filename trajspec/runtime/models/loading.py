@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from trajspec.ir.errors import TrajspecError
 from trajspec.runtime.attention import IMPLEMENTATION, register
 from trajspec.runtime.models.text import special_ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def _find_on_hub(name: str, known: tuple[str, ...]) -> tuple[str, Path, str]:
 
     try:
         with quiet():
-            file = cached_file(name, "config.json")
+            file = str(cached_file(name, "config.json"))
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise TrajspecError(
@@ -93,7 +95,9 @@ def _find_on_hub(name: str, known: tuple[str, ...]) -> tuple[str, Path, str]:
     return name, Path(file), extract_commit_hash(file, None) or "main"
 
 
-def load_network(cls: type[nn.Module], checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> nn.Module:
+def load_network(
+    cls: type[PreTrainedModel], checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
+) -> PreTrainedModel:
     """`cls` with the checkpoint's weights and the attention hook, frozen, in evaluation mode.
 
     Safetensors where there are any, else `torch.load(weights_only=True)`; from the hub safetensors only, because asking
@@ -103,9 +107,11 @@ def load_network(cls: type[nn.Module], checkpoint: Checkpoint, dtype: torch.dtyp
     """
     register()
     place = {"revision": checkpoint.revision, "use_safetensors": True} if checkpoint.on_hub else {}
+    # Typed loosely: with output_loading_info transformers returns a pair, which its annotation does not say.
+    load: Callable[..., Any] = cls.from_pretrained
     try:
         with quiet():
-            network, info = cls.from_pretrained(
+            network, info = load(
                 checkpoint.source,
                 dtype=dtype,
                 attn_implementation=IMPLEMENTATION,
@@ -113,7 +119,13 @@ def load_network(cls: type[nn.Module], checkpoint: Checkpoint, dtype: torch.dtyp
                 output_loading_info=True,
                 **place,
             )
-    except (OSError, ValueError, RuntimeError, UnpicklingError) as error:
+    except UnpicklingError as error:
+        # torch's own text recommends to switch the protection off.
+        raise TrajspecError(
+            f"{checkpoint.source}: the weights cannot be loaded: the file holds more than tensors, and reading that "
+            "would run its code. Save the checkpoint as safetensors."
+        ) from error
+    except (OSError, ValueError, RuntimeError) as error:
         hint = " Download a checkpoint without safetensors and give its folder." if checkpoint.on_hub else ""
         raise TrajspecError(f"{checkpoint.source}: the weights cannot be loaded: {error}{hint}") from error
     missing = sorted(info["missing_keys"])

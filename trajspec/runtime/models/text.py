@@ -64,7 +64,8 @@ class ResidueCodec:
         # One character a position, so that decoded text lines up with the canvas.
         self._written = {i: letter for letter, i in self._letters.items()} | {tokenizer.mask_token_id: "_"}
         self._mask_id = tokenizer.mask_token_id
-        self.prefix, self.suffix = (tokenizer.cls_token_id,), (tokenizer.sep_token_id,)
+        self.prefix: tuple[int, ...] = (tokenizer.cls_token_id,)
+        self.suffix: tuple[int, ...] = (tokenizer.sep_token_id,)
 
     def encode(self, text: str) -> list[int]:
         """Ids without the frame. Raises TrajspecError at a character that is no residue, naming it and its index."""
