@@ -66,11 +66,16 @@ def checkpoint(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def tiny(checkpoint):
-    """(class name, loaded model, the same weights in the plain class with eager attention)."""
+def model(checkpoint):
+    """The loaded model."""
+    return load_model(checkpoint[1])
+
+
+@pytest.fixture(scope="session")
+def plain(checkpoint):
+    """The same weights in the plain class with eager attention."""
     title, folder = checkpoint
-    plain = getattr(transformers, title).from_pretrained(folder, attn_implementation="eager").eval()
-    return title, load_model(folder), plain
+    return getattr(transformers, title).from_pretrained(folder, attn_implementation="eager").eval()
 
 
 @pytest.fixture(scope="session")

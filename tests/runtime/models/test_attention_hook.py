@@ -62,7 +62,7 @@ def test_a_layer_without_a_mask_for_its_window_is_an_error():
 
 def test_a_network_called_past_its_model_is_an_error(tmp_path, kit):
     model = load_model(kit.save(tmp_path, "BertForMaskedLM"))
-    with pytest.raises(TrajspecError, match="without an AttentionContext.*Call the Model"):
+    with pytest.raises(TrajspecError, match=r"without an AttentionContext.*Call the Model"):
         model.network(input_ids=torch.tensor([[2, 5, 3]]))
 
 

@@ -22,8 +22,7 @@ def left_pad(model, rows):
     return tokens, torch.arange(width)[None] - gaps[:, None], real[:, :, None] & real[:, None, :]
 
 
-def test_logits_are_the_plain_class_s(tiny):
-    title, model, plain = tiny
+def test_logits_are_the_plain_class_s(model, plain):
     # Longer than the sliding window on both sides; tokens free of the padding id, from which RoBERTa counts positions.
     tokens, positions = row(model, 30)
     expected = plain(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits
@@ -35,8 +34,7 @@ def test_logits_are_the_plain_class_s(tiny):
     assert (moved - expected).abs().max() > 1e-2
 
 
-def test_left_padded_rows_equal_their_single_runs(tiny):
-    title, model, plain = tiny
+def test_left_padded_rows_equal_their_single_runs(model):
     rows = [row(model, n, seed=n)[0] for n in (3, 17, 9)]
     for order in ([0, 1, 2], [2, 1, 0], [1, 0]):
         batch = model(*left_pad(model, [rows[i] for i in order]))
@@ -47,17 +45,15 @@ def test_left_padded_rows_equal_their_single_runs(tiny):
             torch.testing.assert_close(batch[r, -n:], single[0], rtol=1e-5, atol=1e-5)
 
 
-def test_padding_that_is_seen_changes_the_row(tiny):
+def test_padding_that_is_seen_changes_the_row(model):
     """Control for the test above: without the visibility rule the batch is wrong."""
-    title, model, plain = tiny
     rows = [row(model, n, seed=n)[0] for n in (3, 9)]
-    tokens, positions, visible = left_pad(model, rows)
+    tokens, positions, _ = left_pad(model, rows)
     single = model(rows[0], torch.arange(3)[None])
     assert (model(tokens, positions)[0, -3:] - single[0]).abs().max() > 1e-2
 
 
-def test_a_hidden_token_has_no_influence_and_a_visible_one_has(tiny):
-    title, model, plain = tiny
+def test_a_hidden_token_has_no_influence_and_a_visible_one_has(model):
     tokens, positions = row(model, 12)
     hidden, shown = 5, 6
     visible = torch.ones(1, 12, 12, dtype=torch.bool)
@@ -75,8 +71,7 @@ def test_a_hidden_token_has_no_influence_and_a_visible_one_has(tiny):
     assert changed(shown) > 1e-3
 
 
-def test_a_query_that_sees_nothing_is_finite_and_touches_nobody(tiny):
-    title, model, plain = tiny
+def test_a_query_that_sees_nothing_is_finite_and_touches_nobody(model):
     tokens, positions = row(model, 6)
     visible = torch.ones(1, 6, 6, dtype=torch.bool)
     visible[0, 2, :] = False
@@ -88,9 +83,8 @@ def test_a_query_that_sees_nothing_is_finite_and_touches_nobody(tiny):
     assert torch.isfinite(model(tokens, positions, torch.zeros(1, 6, 6, dtype=torch.bool))).all()
 
 
-def test_entries_may_share_positions(tiny):
+def test_entries_may_share_positions(model):
     """A second copy of the row behind it, seeing only itself, gives the row's own logits."""
-    title, model, plain = tiny
     tokens, positions = row(model, 9)
     own = torch.arange(18) // 9
     logits = model(tokens.repeat(1, 2), positions.repeat(1, 2), (own[:, None] == own[None, :])[None])
@@ -98,8 +92,7 @@ def test_entries_may_share_positions(tiny):
     torch.testing.assert_close(logits[0, :9], model(tokens, positions)[0], rtol=1e-5, atol=1e-5)
 
 
-def test_constants(tiny):
-    title, model, plain = tiny
+def test_constants(model):
     assert (model.kind, model.vocab_size, model.mask_id, model.pad_id, model.eos_ids) == ("infill", 16, 4, 0, ())
     # Special tokens, the mask, and id 15, which the tokenizer does not have.
     assert model.banned_ids == (0, 1, 2, 3, 4, 15)
@@ -108,17 +101,15 @@ def test_constants(tiny):
     assert not model.network.training and not any(p.requires_grad for p in model.network.parameters())
 
 
-def test_the_last_position_is_usable(tiny):
-    title, model, plain = tiny
+def test_the_last_position_is_usable(model):
     tokens, positions = row(model, model.max_positions)
     assert torch.isfinite(model(tokens, positions)).all()
 
 
-def test_text_and_canvas(tiny):
-    title, model, plain = tiny
+def test_text_and_canvas(model):
     canvas = model.encode_infill("The cat [MASK] on the mats.")
     assert model.codec.tokenizer.convert_ids_to_tokens(canvas.tokens) == (
-        "[CLS] the cat [MASK] on the mat ##s . [SEP]".split()
+        ["[CLS]", "the", "cat", "[MASK]", "on", "the", "mat", "##s", ".", "[SEP]"]
     )
     assert [i for i, masked in enumerate(canvas.masked) if masked] == [3]
     assert (canvas.prompt_length, canvas.suffix_length) == (0, 0)
@@ -126,8 +117,7 @@ def test_text_and_canvas(tiny):
     assert model.content_ids([*canvas.tokens, model.pad_id]) == canvas.tokens[1:-1]
 
 
-def test_a_mask_written_in_a_prompt_is_data(tiny):
-    title, model, plain = tiny
+def test_a_mask_written_in_a_prompt_is_data(model):
     canvas = model.encode_prompt("the [MASK]", 2)
     assert canvas.tokens == [2, 5, 4, 4, 4, 3]
     assert canvas.masked == [False, False, False, True, True, False]
@@ -135,16 +125,14 @@ def test_a_mask_written_in_a_prompt_is_data(tiny):
     assert model.encode_prompt("", 1).tokens == [2, 4, 3]
 
 
-def test_text_without_a_token_names_the_piece_and_where(tiny):
-    title, model, plain = tiny
+def test_text_without_a_token_names_the_piece_and_where(model):
     with pytest.raises(TrajspecError, match=r"text\[8:13\] = 'zebra' is not in the vocabulary"):
         model.encode_infill("the cat zebra")
     with pytest.raises(TrajspecError, match=r"text\[0:5\] = 'zebra'"):
         model.encode_prompt("zebra", 3)
 
 
-def test_too_long_is_said_before_any_call(tiny):
-    title, model, plain = tiny
+def test_too_long_is_said_before_any_call(model):
     assert len(model.encode_prompt("the " * 40, 22)) == 64
     with pytest.raises(
         TrajspecError, match=r"65 tokens \(prompt 41 \+ gen_length 23 \+ closing 1\).* 64 positions.*by 1"
@@ -156,14 +144,12 @@ def test_too_long_is_said_before_any_call(tiny):
 
 
 @pytest.mark.parametrize("length", [0, -1, 2.0, True, None])
-def test_gen_length_must_be_a_whole_number(tiny, length):
-    title, model, plain = tiny
+def test_gen_length_must_be_a_whole_number(model, length):
     with pytest.raises(TrajspecError, match="gen_length must be a whole number"):
         model.encode_prompt("the", length)
 
 
-def test_wrong_shapes_are_refused(tiny):
-    title, model, plain = tiny
+def test_wrong_shapes_are_refused(model):
     tokens, positions = row(model, 4)
     with pytest.raises(TrajspecError, match=r"tokens and positions.*\[1, 4\] and \[1, 3\]"):
         model(tokens, positions[:, :3])

@@ -1,5 +1,6 @@
 """Where checkpoints are looked for, and every way in which one is refused."""
 
+import contextlib
 import json
 import pickle
 import shutil
@@ -58,7 +59,7 @@ def test_a_hub_id_without_safetensors_is_refused(offline, folder):
     torch.save(transformers.BertForMaskedLM.from_pretrained(folder).state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     into_hub_cache(folder, offline, "some/pickle")
-    with pytest.raises(TrajspecError, match="weights cannot be loaded.*safetensors.*give its folder"):
+    with pytest.raises(TrajspecError, match=r"weights cannot be loaded.*safetensors.*give its folder"):
         load_model("some/pickle")
 
 
@@ -108,24 +109,22 @@ def test_code_in_a_checkpoint_is_never_run(folder, tmp_path, kit):
     kit.edit_json(
         folder / "tokenizer_config.json", tokenizer_class="Custom", auto_map={"AutoTokenizer": ["custom.T", None]}
     )
-    try:
+    with contextlib.suppress(TrajspecError):  # refused or read with a class of transformers: either is fine
         load_model(folder)
-    except TrajspecError:
-        pass  # refused or read with a class of transformers: either is fine
     assert not trap.exists()
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "~/nowhere", "a/b/c"])
 def test_a_path_that_is_not_there_is_not_looked_up(name):
-    with pytest.raises(TrajspecError, match="no such folder. Known names: antiberty"):
+    with pytest.raises(TrajspecError, match=r"no such folder. Known names: antiberty"):
         load_model(name)
 
 
 def test_a_folder_without_config(tmp_path):
-    with pytest.raises(TrajspecError, match="no config.json"):
+    with pytest.raises(TrajspecError, match=r"no config.json"):
         load_model(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(TrajspecError, match="config.json cannot be read"):
+    with pytest.raises(TrajspecError, match=r"config.json cannot be read"):
         load_model(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(TrajspecError, match="must hold an object, got list"):
@@ -186,7 +185,7 @@ def test_weights_without_the_head(tmp_path, kit):
 
 def test_no_weights(folder):
     (folder / "model.safetensors").unlink()
-    with pytest.raises(TrajspecError, match="weights cannot be loaded.*model.safetensors"):
+    with pytest.raises(TrajspecError, match=r"weights cannot be loaded.*model.safetensors"):
         load_model(folder)
 
 
