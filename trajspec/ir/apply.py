@@ -88,7 +88,7 @@ def check_attribute(op: Op, attribute: Attribute, value: Any, place: Place | Non
         value = value.name
     kind = type(value).__name__ if value is not None else "None"
     allowed = set(attribute.types) | ({"int", "float"} if "number" in attribute.types else set())
-    if "float" in allowed and kind == "int":
+    if "float" in allowed and "int" not in allowed and kind == "int":
         value, kind = float(value), "float"
     if "name" in allowed and kind == "str":
         kind = "name"

@@ -35,6 +35,7 @@ def canvas(
     masked: Iterable[bool] | None = None,
     *,
     gen_length: int = 0,
+    start: int | None = None,
     vocab_size: int,
     mask_id: int,
     seed: int = 0,
@@ -44,8 +45,8 @@ def canvas(
 ) -> Canvas:
     """The start state of one row: `tokens` followed by `gen_length` masks.
 
-    `masked` marks positions of `tokens` to be filled in (blocks then count from position 0); without it all of
-    `tokens` is prompt and blocks count from its end. `stop`: ids that end the row; `banned`: ids that are never
+    `masked` marks positions of `tokens` to be filled in (blocks then count from position 0, or from `start`); without
+    it all of `tokens` is prompt and blocks count from its end. `stop`: ids that end the row; `banned`: ids that are never
     predicted (the mask id always is one); `allowed`: {position: ids} restricts single positions.
 
     Raises TrajspecError when an id lies outside the vocabulary or a position has nothing left to predict.
@@ -59,7 +60,8 @@ def canvas(
     if gen_length < 0:
         raise TrajspecError(f"gen_length is {gen_length}, expected 0 or more")
     prompt = len(ids)
-    start = prompt if masked is None else 0
+    if start is None:
+        start = prompt if masked is None else 0
     ids = np.concatenate([ids, np.full(gen_length, mask_id)])
     hidden = np.concatenate([hidden, np.ones(gen_length, bool)])
     bad = np.flatnonzero((ids < 0) | (ids >= vocab_size))

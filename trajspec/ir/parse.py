@@ -151,7 +151,7 @@ class _Reader:
         for name, value in zip(names, values, strict=True):
             env[name] = value
             if not value.is_const and value.node.op.name not in ("input", "carried"):
-                self.names[value] = name
+                self.names.setdefault(value, name)  # the first name: `a = b` renames nothing
 
     def _value(self, item: ast.expr, env: dict[str, Value], depth: int = 0) -> Value:
         if depth > MAX_DEPTH:

@@ -11,7 +11,10 @@ def draw(x: Any, logits: Any, temperature: float, top_p: float | None, top_k: in
     """A token at each position from the tempered and cut distribution, and the logits of that distribution."""
     if temperature:
         logits = logits / temperature
-    logits = ts.top_k(ts.top_p(logits, p=top_p), k=top_k)
+    if top_p is not None:
+        logits = ts.top_p(logits, p=top_p)
+    if top_k is not None:
+        logits = ts.top_k(logits, k=top_k)
     return ts.sample(x, logits, temperature=1.0 if temperature else 0.0), logits
 
 

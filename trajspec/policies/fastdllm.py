@@ -15,7 +15,7 @@ def fastdllm_threshold(x, logits, *, threshold=0.9, block_length=32, temperature
 
 
 @ts.policy
-def fastdllm_quota(x, logits, *, steps=128, block_length=32, temperature=0.0):
+def fastdllm_quota(x, logits, *, steps=None, block_length=32, temperature=0.0):
     """Commit the surest tokens of the block, as many as the even schedule says (Fast-dLLM without a threshold)."""
     token = ts.sample(x, logits, temperature=temperature)
     conf = ts.confidence(logits, token)

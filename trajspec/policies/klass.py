@@ -27,7 +27,7 @@ def settled(x: Any, logits: Any, before: Any, calm: Any, here: Any, age: Any, li
 
 @ts.policy
 def klass(
-    x, logits, before=ts.history("probs", start=0.0), calm=ts.history("scores", start=0), *, steps=256,
+    x, logits, before=ts.history("probs", start=0.0), calm=ts.history("scores", start=0), *, steps=None,
     block_length=64, conf_threshold=0.9, kl_threshold=0.01, kl_history_length=2, unmask_strategy="all",
 ):  # fmt: skip
     """Commit the sure tokens of the block whose prediction has settled, else the schedule's share (KLASS)."""

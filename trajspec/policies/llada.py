@@ -24,7 +24,7 @@ def needs(flag: str, **ids: int | None) -> tuple[int, ...]:
 
 @ts.policy
 def llada_low_confidence(
-    x, logits, blind=ts.query(without_prompt), *, steps=128, block_length=32, temperature=0.0, cfg_scale=0.0,
+    x, logits, blind=ts.query(without_prompt), *, steps=None, block_length=32, temperature=0.0, cfg_scale=0.0,
     logits_eos_inf=False, confidence_eos_eot_inf=False, eos_id=None, eot_id=None,
 ):  # fmt: skip
     """Commit the surest tokens of the block, as many as the even schedule says (LLaDA, low_confidence)."""
@@ -42,7 +42,7 @@ def llada_low_confidence(
 
 
 @ts.policy
-def llada_random(x, logits, *, steps=128, block_length=32, temperature=0.0):
+def llada_random(x, logits, *, steps=None, block_length=32, temperature=0.0):
     """Commit tokens of the block at random positions, as many as the even schedule says (LLaDA, random)."""
     token = ts.sample(x, logits, temperature=temperature)
     n = ts.quota(x, steps=steps, size=block_length)

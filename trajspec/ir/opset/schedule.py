@@ -12,21 +12,23 @@ from ..op import op
 from .read import block_numbers, open_block, whole
 
 
-def _steps(steps: int, size: int | None = None, eps: float = 1e-3, **_: object) -> None:
-    if steps < 1:
+def _steps(steps: int | None, size: int | None = None, eps: float = 1e-3, **_: object) -> None:
+    if steps is not None and steps < 1:
         raise TrajspecError(f"steps is {steps}, expected 1 or more")
     if not 0 <= eps < 1:
         raise TrajspecError(f"eps is {eps}, expected a time from 0 to below 1")
     whole(size)
 
 
-@op("quota(x: canvas, *, steps: int, size: int | None = None) -> n: count", clocked=True, check=_steps)
-def quota(x: Canvas, *, steps: int, size: int | None) -> np.ndarray:
-    """How many tokens the even schedule commits now, so that `steps` steps fill the canvas.
+@op("quota(x: canvas, *, steps: int | None = None, size: int | None = None) -> n: count", clocked=True, check=_steps)
+def quota(x: Canvas, *, steps: int | None, size: int | None) -> np.ndarray:
+    """How many tokens the even schedule commits now, so that `steps` steps fill the canvas (None: one a step).
 
     Steps go to blocks in proportion to their masks (largest remainder first, ties to the earlier block, at least one
     each); inside a block the first steps take the left-over tokens. Source: LLaDA `get_num_transfer_tokens`.
     """
+    if steps is None:
+        return np.ones_like(x.step)
     length = x.tokens.shape[-1]
     blocks = 1 if size is None else -(-length // size)
     numbers = block_numbers(x, size)

@@ -1,0 +1,197 @@
+"""The command line: decode, explain, policies, conformance."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+from .ir import Plan, Policy, TrajspecError
+
+DEFAULT_MODEL = "antiberty"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; 0 when it did what was asked, 1 when a conformance case failed, 2 on bad usage."""
+    args = _parser().parse_args(argv)
+    warnings.showwarning = _warn  # type: ignore[assignment]
+    try:
+        return args.run(args)
+    except (TrajspecError, TypeError) as error:
+        # TypeError is how an unknown option is refused; anything else of that type is a bug and keeps its traceback.
+        if isinstance(error, TypeError) and "has no" not in str(error) and "takes no" not in str(error):
+            raise
+        print(f"trajspec: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+def _warn(message: Warning | str, *_: Any) -> None:
+    print(f"trajspec: warning: {message}", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="trajspec", description=__doc__.split(":")[0] + " of trajspec.")
+    parser.add_argument("--version", action="version", version=f"trajspec {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    decode = commands.add_parser("decode", help="decode prompts, or fill in the masks of a text")
+    decode.add_argument("prompts", nargs="*", metavar="PROMPT", help="a text to continue; - reads one a line from stdin")
+    decode.add_argument("--infill", action="append", default=[], metavar="TEXT", help="a text whose masks are filled in")
+    decode.add_argument("--model", default=DEFAULT_MODEL, help=f"a name, folder or hub id (default: {DEFAULT_MODEL})")
+    decode.add_argument("--gen-length", type=int, help="tokens to write (default: 128)")
+    decode.add_argument("--seed", type=int, default=0)
+    decode.add_argument("--samples", type=int, default=1, metavar="N", help="samples a prompt")
+    decode.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end a row where this is written")
+    decode.add_argument("--dtype", choices=["float32", "bfloat16", "float64", "float16"], default="float32")
+    decode.add_argument("--device", default="cpu")
+    decode.add_argument("--json", action="store_true", help="one JSON object a row")
+    _policy_options(decode)
+    decode.set_defaults(run=_decode)
+    explain = commands.add_parser("explain", help="print the plan of a policy")
+    _policy_options(explain)
+    explain.set_defaults(run=_explain)
+    policies = commands.add_parser("policies", help="list the policies")
+    policies.set_defaults(run=_policies)
+    conformance = commands.add_parser("conformance", help="replay recorded trajectories")
+    conformance.add_argument("path", metavar="DIR", help="a folder of golden files, or one file")
+    conformance.add_argument("--backend", choices=["both", "interpreter", "runtime"], default="both")
+    conformance.set_defaults(run=_conformance)
+    return parser
+
+
+def _policy_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--policy", metavar="NAME|FILE.py:NAME", help="default: what the other options imply")
+    parser.add_argument("--compat", metavar="NAME", help="a recorded quirk of the reference")
+    parser.add_argument("--threshold", type=float)
+    parser.add_argument("--factor", type=float)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--block-length", type=int)
+    parser.add_argument("--temperature", type=float)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="any other parameter of the policy"
+    )
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    names = ("threshold", "factor", "steps", "block_length", "temperature")
+    settings = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    for item in args.set:
+        name, equals, text = item.partition("=")
+        if not equals:
+            raise TrajspecError(f"--set {item}: expected NAME=VALUE")
+        try:
+            settings[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            settings[name] = text  # a word: --set unmask_strategy=max_conf
+    return settings
+
+
+def find_policy(text: str) -> Policy | Plan | str:
+    """What `--policy` names: a policy of the library by name, or NAME (a policy or plan) out of FILE.py.
+
+    Raises TrajspecError when the file or the name in it does not exist, or is neither a policy nor a plan.
+    """
+    file, colon, name = text.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        if text.endswith(".py"):
+            raise TrajspecError(f"--policy {text}: say which policy of the file: {text}:NAME")
+        return text
+    path = Path(file)
+    if not path.is_file():
+        raise TrajspecError(f"--policy {text}: there is no file {file}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    spec.loader.exec_module(module)
+    found = getattr(module, name, None)
+    if not isinstance(found, (Policy, Plan)):
+        there = sorted(key for key, value in vars(module).items() if isinstance(value, (Policy, Plan)))
+        raise TrajspecError(f"--policy {text}: {file} has no policy {name!r}; it has: {', '.join(there) or 'none'}")
+    return found
+
+
+def _decode(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    policy = find_policy(args.policy) if args.policy else None
+    prompts = [line.rstrip("\n") for prompt in args.prompts for line in (sys.stdin if prompt == "-" else [prompt])]
+    if bool(prompts) == bool(args.infill):
+        raise TrajspecError("give prompts to continue, or --infill TEXT, one of the two")
+    import torch
+
+    from .decode import decode
+
+    options: dict[str, Any] = dict(settings, seed=args.seed, num_return_sequences=args.samples, stop=args.stop)
+    options |= {"dtype": getattr(torch, args.dtype), "device": args.device, "keep_path": False}
+    if policy is not None:
+        options["policy"] = policy
+    if args.compat:
+        options["compat"] = args.compat
+    if args.gen_length is not None:
+        options["gen_length"] = args.gen_length
+    result = decode(args.model, prompts or args.infill, infill=bool(args.infill), **options)
+    for number, row in enumerate(result):
+        if args.json:
+            print(json.dumps({"row": number} | row.as_dict(), ensure_ascii=False))
+            continue
+        print(row.text)
+        print(
+            f"[{row.answer_tokens} tokens in {row.calls} calls, {row.tokens_per_call:.2f} a call; "
+            f"{row.rows} rows, {row.positions} positions; {row.finish_reason}; {row.policy}; {row.seconds:.2f} s]"
+        )
+    return 0
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from .options import choose_policy, settle
+    from .policies import get_policy
+
+    settings = _settings(args)
+    found = find_policy(args.policy or choose_policy(settings))
+    if isinstance(found, str):
+        found = get_policy(found, args.compat)
+    if isinstance(found, Policy):
+        found = settle(found, settings)[0].plan()
+    print(found, end="")
+    return 0
+
+
+def _policies(args: argparse.Namespace) -> int:
+    from .policies import ALIASES, POLICIES
+
+    for name, policy in POLICIES.items():
+        short = sorted(alias for alias, full in ALIASES.items() if full == name)
+        print(f"{name}" + (f"  (also: {', '.join(short)})" if short else ""))
+        print(f"    {policy.doc}")
+        print(f"    {', '.join(f'{key}={value!r}' for key, value in policy.settings.items())}")
+    return 0
+
+
+def _conformance(args: argparse.Namespace) -> int:
+    from .conformance import conform
+
+    backends = ("interpreter", "runtime") if args.backend == "both" else (args.backend,)
+    passed = failed = 0
+    for report in conform(args.path, backends):
+        if report.skipped:
+            print(f"{report.file}: skipped ({report.policy} is not built yet)")
+            continue
+        passed, failed = passed + report.passed, failed + report.cases - report.passed
+        print(f"{report.file}: {report.passed} of {report.cases} passed")
+        for case, backend, what in report.failures:
+            print(f"    {case} ({backend}): {what}")
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

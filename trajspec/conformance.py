@@ -1,0 +1,205 @@
+"""Replays recorded trajectories of the published samplers: final canvas, commit steps, calls, scores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .exact.tabular import StubModel
+from .ir import Canvas, Policy, TrajspecError, canvas
+from .ir.interpret import Step, run
+from .ir.nodes import Value, walk
+from .ir.plan import Plan
+from .policies import ALIASES, POLICIES, get_policy
+
+TOLERANCE = 1e-5
+# What a file says that is no parameter of ours: it shapes the canvas, or has the value that changes nothing.
+_NEUTRAL = {"gen_length", "mask_id", "temperature", "remasking", "alg", "alg_temp"}
+_UNUSED = {"fastdllm_threshold": {"steps"}, "fastdllm_factor": {"steps"}}
+# The recorded Dream runs keep the steps that commit nothing; ours pass over them unless told otherwise.
+_ALWAYS = dict.fromkeys(("dream_maskgit_plus", "dream_topk_margin", "dream_entropy"), "dream.idle_steps")
+# Which recorded overwrites happen depends on an unspecified tie order: only the clean rule can be replayed.
+_CLEAN_ONLY = {"klass.fallback_overwrite"}
+
+
+@dataclass
+class Replay:
+    """What one run did, in the terms of the recorded files."""
+
+    states: list[list[int]]
+    masked: list[list[bool]]
+    calls: int
+    rows: int
+    positions: int
+    scores: list[dict[str, Any]] = field(default_factory=list)
+
+
+Backend = Callable[[Plan, Any, Canvas], Replay]
+
+
+@dataclass
+class Report:
+    """The outcome of one file: failures are (case, backend, what differs)."""
+
+    file: str
+    policy: str
+    cases: int = 0
+    passed: int = 0
+    skipped: bool = False
+    failures: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+def score_values(plan: Plan) -> dict[str, Value]:
+    """What the plan ranks positions by: the operand of its last `top`, and of its last `bottom`."""
+    found: dict[str, Value] = {}
+    for item in walk(plan.step):
+        if item.op.name in ("top", "bottom") and item.args[0] is not None:
+            found[item.op.name] = item.args[0]
+    return found
+
+
+def interpreter(plan: Plan, model: Any, prompt: Canvas) -> Replay:
+    """Run `plan` through the reference interpreter."""
+    wanted = score_values(plan)
+    scores: list[dict[str, Any]] = []
+
+    def watch(step: Step) -> None:
+        scores.append({name: _plain(value, step.values[value]) for name, value in wanted.items()})
+
+    done = run(plan, model, prompt, on_step=watch)
+    states = [[int(token) for token in row.tokens] for row in done.path]
+    masked = [[bool(hidden) for hidden in row.masked] for row in done.path]
+    return Replay(states, masked, done.calls, done.rows, done.positions, scores)
+
+
+def torch_runtime(plan: Plan, model: Any, prompt: Canvas) -> Replay:
+    """Run `plan` through the torch runtime, on one row in float64."""
+    from .runtime.replay import replay
+
+    wanted = score_values(plan)
+    states, masked, counts, values = replay(plan, model, prompt, list(wanted.values()))
+    scores = [
+        {name: _plain(value, table[value]) for name, value in wanted.items()} for table in values
+    ]
+    return Replay(states, masked, counts.calls, counts.rows, counts.positions, scores)
+
+
+BACKENDS: dict[str, Backend] = {"interpreter": interpreter, "runtime": torch_runtime}
+
+
+def _plain(value: Value, data: Any) -> Any:
+    return np.exp(data) if value.kind.name == "conf" else np.asarray(data, dtype=np.float64)
+
+
+def conform(path: str | Path, backends: Sequence[str] = ("interpreter", "runtime")) -> Iterator[Report]:
+    """One report a file: all `*.json` of a folder, or one file.
+
+    Raises TrajspecError when there is nothing to replay or a file is not of the format.
+    """
+    path = Path(path)
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    if not files or not path.exists():
+        raise TrajspecError(f"{path}: no recorded trajectories here; expected a folder with *.json files, or one file")
+    for file in files:
+        yield _file(file, backends)
+
+
+def _file(file: Path, backends: Sequence[str]) -> Report:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        name, cases = content["policy"], content["cases"]
+        if content.get("format") != 1 or not isinstance(cases, list):
+            raise KeyError("format 1")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TrajspecError(f"{file}: not a file of recorded trajectories (format 1): {error}") from None
+    report = Report(file.name, name, len(cases))
+    if ALIASES.get(name, name) not in POLICIES:
+        report.skipped = True
+        return report
+    for case in cases:
+        wrong = [(case["id"], backend, what) for backend in backends for what in _case(name, case, BACKENDS[backend])]
+        report.failures += wrong
+        report.passed += not wrong
+    return report
+
+
+def _case(name: str, case: dict[str, Any], backend: Backend) -> list[str]:
+    """What differs between the recorded run and ours; nothing when it conforms."""
+    full = ALIASES.get(name, name)
+    quirk = case.get("quirk")
+    compat = _ALWAYS.get(full, quirk)
+    if quirk in _CLEAN_ONLY:
+        return _compare(backend(*_setup(full, None, case)), case["clean_rule"], case, "clean rule: ")
+    wrong = _compare(backend(*_setup(full, compat, case)), case, case, "")
+    if case.get("clean_rule"):
+        wrong += _compare(backend(*_setup(full, None, case)), case["clean_rule"], case, "clean rule: ")
+    return wrong
+
+
+def _setup(name: str, compat: str | None, case: dict[str, Any]) -> tuple[Plan, StubModel, Canvas]:
+    params = case["params"]
+    policy: Policy = get_policy(name, compat)
+    settings = {}
+    for key, value in params.items():
+        if key in policy.settings:
+            settings[key] = value
+        elif key not in _NEUTRAL | _UNUSED.get(name, set()) and value:
+            raise TrajspecError(f"{case['id']}: {name} has no parameter {key!r}")
+    model = StubModel.from_spec(case["model"], shift=name.startswith("dream"))
+    prompt = canvas(
+        case["prompt"], gen_length=params["gen_length"], vocab_size=model.vocab_size, mask_id=params["mask_id"]
+    )
+    return policy.bind(**settings).plan(), model, prompt
+
+
+def _compare(replay: Replay, expected: dict[str, Any], case: dict[str, Any], label: str) -> list[str]:
+    wrong = []
+    prompt = len(case["prompt"])
+
+    def check(what: str, ours: Any, theirs: Any) -> None:
+        if ours != theirs:
+            wrong.append(f"{label}{what}: recorded {theirs}, ours {ours}")
+
+    check("final", replay.states[-1], expected["final"])
+    check("nfe", replay.calls, expected["nfe"])
+    check("commit_step", _commit_steps(replay, prompt), expected["commit_step"])
+    if "states" in expected:
+        check("states", replay.states, expected["states"])
+    if "rows" in expected:
+        check("rows", replay.rows, expected["rows"])
+    if "query_tokens" in expected:
+        check("positions", replay.positions, expected["query_tokens"])
+    if "steps" in expected and not wrong:
+        wrong += [label + what for what in _steps(replay, expected["steps"])]
+    return wrong
+
+
+def _commit_steps(replay: Replay, prompt: int) -> list[int | None]:
+    last: list[int | None] = [None] * (len(replay.states[0]) - prompt)
+    for step, (before, after) in enumerate(zip(replay.states, replay.states[1:], strict=False)):
+        for place in range(prompt, len(after)):
+            if before[place] != after[place]:
+                last[place - prompt] = None if replay.masked[step + 1][place] else step
+    return last
+
+
+def _steps(replay: Replay, expected: list[list[list[Any]]]) -> Iterator[str]:
+    if len(replay.states) - 1 != len(expected):
+        yield f"steps: recorded {len(expected)}, ours {len(replay.states) - 1}"
+        return
+    for step, changes in enumerate(expected):
+        before, after = replay.states[step], replay.states[step + 1]
+        ours = [(place, after[place]) for place in range(len(after)) if before[place] != after[place]]
+        if ours != [(place, token) for place, token, _ in changes]:
+            yield f"step {step}: recorded {changes}, ours {ours}"
+            return
+        for place, _, score in changes:
+            # What was masked again was judged by the score that ranks from below.
+            by = replay.scores[step]["bottom" if replay.masked[step + 1][place] else "top"]
+            if abs(float(by[place]) - score) > TOLERANCE:
+                yield f"step {step}, position {place}: recorded score {score}, ours {float(by[place]):.6f}"

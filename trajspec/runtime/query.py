@@ -1,0 +1,72 @@
+"""Queries as one call of a torch model, without reading anything from its device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..ir.canvas import Canvas
+from ..ir.errors import TrajspecError
+from ..ir.query import FLOOR, Denoiser, Query, pack
+
+
+def ask(
+    model: Denoiser, queries: Sequence[Canvas | Query], predict_mask: bool, *, all_real: bool
+) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Logits [R, L, V] for each query, from one call of `model`, and where they are no numbers.
+
+    The torch counterpart of `ir.query.ask`. `all_real` says that no row has padding (the host knows; asking the
+    positions would be a read). The logits keep the model's type (float16 becomes float32, it cannot hold FLOOR).
+    Beside a twins query, entries without a twin are NaN. `bad` and `empty`, bool [R, L], take the place of an error:
+    an entry that some query computed has a logit that is NaN or +inf, or has only -inf.
+
+    Raises TrajspecError when the canvas is not among the queries, or twins come with other queries.
+    """
+    x = next((query for query in queries if isinstance(query, Canvas)), None)
+    if x is None:
+        raise TrajspecError("forward needs the canvas among its queries: forward(x, ...)")
+    rows, length = x.tokens.shape
+    real = x.position >= 0
+    flat = [query if isinstance(query, Query) else Query(query.tokens, query.masked, None) for query in queries]
+    (tokens, positions), visible, places = pack(torch, _front, flat, x.position, real, x.mask_id, all_real)
+    logits = model(tokens, positions, visible)
+    if logits.dtype == torch.float16:
+        logits = logits.float()
+    allowed = x.allowed
+    if predict_mask:
+        ids = torch.arange(allowed.shape[-1], device=allowed.device)
+        allowed = allowed | (ids == x.mask_id)[:, None, :]
+    bad = empty = torch.zeros_like(real)
+    out = []
+    for row, at in places:
+        mine = logits[row : row + rows]
+        if at is None:
+            mine, computed = mine[:, :length], real
+        else:
+            columns, exists = at
+            mine, computed = _spread(mine[:, length:], columns, exists, length)
+        top = mine.amax(dim=-1)
+        bad = bad | computed & (top.isnan() | (top == math.inf))
+        empty = empty | computed & (top == -math.inf)
+        out.append(mine.masked_fill(~allowed | (mine == -math.inf), FLOOR))
+    return out, bad, empty
+
+
+def _front(mask: Tensor, size: int) -> Tensor:
+    return mask.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :size]
+
+
+def _spread(logits: Tensor, columns: Tensor, exists: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """Twins' logits [R, S, V] at the canvas entries they stand beside, [R, L, V], and where there is one, [R, L].
+
+    Every column occurs once, so the scatter has one result in whatever order it runs.
+    """
+    values: Any = logits.masked_fill(~exists[..., None], math.nan)
+    table = logits.new_full((logits.shape[0], length, logits.shape[-1]), math.nan)
+    spread = table.scatter(1, columns[..., None].expand_as(values), values)
+    there = exists.new_zeros(exists.shape[0], length).scatter(1, columns, exists)
+    return spread, there

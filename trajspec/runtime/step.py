@@ -1,0 +1,145 @@
+"""One step of a plan on tensors: a pure function of the carried values, without host reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..ir.apply import call_meaning
+from ..ir.canvas import Canvas
+from ..ir.errors import TrajspecError
+from ..ir.nodes import Node, Value, walk
+from ..ir.plan import Plan
+from .batch import map_leaves
+from .meanings import MEANINGS
+from .query import ask
+
+
+@dataclass
+class Outcome:
+    """What one step gave. Tensors stay on the device; reading them is up to the loop.
+
+    carried: as before the step, finished rows unchanged; done, changed: bool [R]; bad, empty: bool [R, L], where
+    logits were NaN or +inf, or all -inf; rows, positions: of the model call; values: everything computed.
+    """
+
+    carried: tuple[Any, ...]
+    done: Tensor
+    changed: Tensor
+    bad: Tensor
+    empty: Tensor
+    rows: int
+    positions: int
+    values: dict[Value, Any] = field(repr=False)
+
+
+class _Recorder:
+    """Wraps a denoiser and notes the size of its call."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.rows, self.positions = model, 0, 0
+
+    def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
+        self.rows += tokens.shape[0]
+        self.positions += tokens.shape[0] * tokens.shape[1]
+        return self.model(tokens, positions, visible)
+
+
+def evaluate(values: Sequence[Value], known: Mapping[Value, Any], call: Any = None) -> dict[Value, Any]:
+    """Everything that `values` depend on, computed by the ops' torch meanings from the `known` values.
+
+    `call(queries, predict_mask)` answers forwards. Raises TrajspecError for an op without a meaning here.
+    """
+    table = dict(known)
+    for item in walk(values):
+        if item.results[0] in table:
+            continue
+        data = [None if arg is None else table[arg] for arg in item.args]
+        if item.op.calls_model:
+            out = call(data, item.attributes["predict_mask"])
+            out = tuple(out) if len(item.results) > 1 else out[0]
+        else:
+            out = _meaning(item, data)
+        outs = out if len(item.results) > 1 else (out,)
+        table.update(zip(item.results, outs, strict=True))
+    return table
+
+
+def _meaning(item: Node, data: Sequence[Any]) -> Any:
+    op = item.op
+    known = MEANINGS.get(op.name) or op.torch
+    if known is not None:
+        return call_meaning(op, known, data, item.attributes, item.args)
+    return _through_numpy(item, data)
+
+
+def _through_numpy(item: Node, data: Sequence[Any]) -> Any:
+    # A user's op without a torch meaning: right, but it reads the device and cannot be compiled.
+    device = next((leaf.device for value in data for leaf in _leaves(value)), torch.device("cpu"))
+    if device.type != "cpu":
+        raise TrajspecError(
+            f"op {item.op.name} has no torch meaning and the model is on {device}; declare it with op(..., torch=f), "
+            "or decode on the CPU"
+        )
+    arrays = [map_leaves(lambda leaf: leaf.numpy(), value) if _leaves(value) else value for value in data]
+    out = call_meaning(item.op, item.op.numpy, arrays, item.attributes, item.args)
+    outs = out if len(item.results) > 1 else (out,)
+    made = tuple(map_leaves(lambda leaf: torch.as_tensor(leaf), value) for value in outs)
+    return made if len(made) > 1 else made[0]
+
+
+def _leaves(value: Any) -> list[Tensor]:
+    if isinstance(value, Canvas):
+        return list(value)
+    return [value] if isinstance(value, Tensor) else []
+
+
+def start(plan: Plan, bound: Mapping[Value, Any]) -> tuple[Any, ...]:
+    """The carried values before the first step, from the plan's inputs as tensors."""
+    table = evaluate(plan.starts, bound)
+    return tuple(table[value] for value in plan.starts)
+
+
+def take(plan: Plan, model: Any, bound: Mapping[Value, Any], carried: Sequence[Any], all_real: bool) -> Outcome:
+    """One step from `carried`. `all_real`: no row is padded. A step on a finished row is the identity on that row."""
+    known = dict(bound) | dict(zip(plan.carried, carried, strict=True))
+    going = evaluate([plan.test], known)[plan.test]  # [R, 1]
+    x: Canvas = carried[0]
+    recorder = _Recorder(model)
+    planes: list[tuple[Tensor, Tensor]] = []
+
+    def call(queries: Sequence[Any], predict_mask: bool) -> list[Tensor]:
+        logits, bad, empty = ask(recorder, queries, predict_mask, all_real)
+        planes.append((bad, empty))
+        return logits
+
+    table = evaluate(plan.step, known, call)
+    after = tuple(
+        map_leaves(lambda old, new: _keep(going, old, new), old, _like(table[value], old))
+        for old, value in zip(carried, plan.step, strict=True)
+    )
+    y: Canvas = after[0]
+    never = torch.zeros_like(x.masked)
+    bad, empty = planes[0] if planes else (never, never)
+    changed = ((x.tokens != y.tokens) | (x.masked != y.masked)).any(-1)
+    finished = ~evaluate([plan.test], dict(bound) | dict(zip(plan.carried, after, strict=True)))[plan.test]
+    return Outcome(
+        after, finished[:, 0], changed, bad & going, empty & going, recorder.rows, recorder.positions, table
+    )
+
+
+def _like(value: Any, old: Any) -> Any:
+    if isinstance(old, Tensor) and not isinstance(value, Tensor):
+        return torch.full_like(old, value)
+    return value
+
+
+def _keep(going: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    if new is old:
+        return old
+    shape = going.shape[:1] + (1,) * (new.dim() - 1)
+    return torch.where(going.reshape(shape), new, old.to(new.dtype))

@@ -1,0 +1,47 @@
+"""Streaming text: what can be shown while positions are still open, stop strings, whole characters only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def cut_at_stop(text: str, stops: Iterable[str]) -> tuple[str, bool]:
+    """`text` up to the earliest stop string, and whether one was found."""
+    found = [place for place in (text.find(stop) for stop in stops) if place >= 0]
+    return (text[: min(found)], True) if found else (text, False)
+
+
+class TextStream:
+    """Turns growing text into pieces that never have to be taken back.
+
+    A tail that could become a stop string, and bytes that are not yet a whole character, wait for what follows.
+    """
+
+    def __init__(self, stops: Iterable[str] = ()) -> None:
+        self.stops = tuple(stop for stop in stops if stop)
+        self.shown = ""
+        self.ended = False
+
+    def feed(self, text: str, final: bool = False) -> str:
+        """The new piece for the whole `text` so far ('' when there is none yet); `final`: nothing follows."""
+        if self.ended:
+            return ""
+        text, self.ended = cut_at_stop(text, self.stops)
+        end = len(text)
+        if not (final or self.ended):
+            end -= self._held(text)
+        if end <= len(self.shown):
+            return ""
+        piece = text[len(self.shown) : end]
+        self.shown = text[:end]
+        return piece
+
+    def _held(self, text: str) -> int:
+        broken = len(text) - len(text.rstrip("\ufffd"))
+        longest = 0
+        for stop in self.stops:
+            for size in range(min(len(stop) - 1, len(text)), longest, -1):
+                if text.endswith(stop[:size]):
+                    longest = size
+                    break
+        return max(broken, longest)
