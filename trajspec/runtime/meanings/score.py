@@ -1,0 +1,135 @@
+"""Torch meanings of the ops from logits to tokens and how sure they are.
+
+Everything is computed in at least float32; float64 stays float64.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ...ir.opset.score import FLOOR
+from .registry import meaning, wide
+
+
+def token_ids(logits: Tensor) -> Tensor:
+    """int32 [V]: the ids of the vocabulary, on the device of `logits` (int32: next to logits they are many)."""
+    return torch.arange(logits.shape[-1], dtype=torch.int32, device=logits.device)
+
+
+def first_max(values: Tensor) -> Tensor:
+    """int64 [...]: index of the largest entry of the last axis, the lowest among equals; the first NaN if any."""
+    best = (values == values.amax(dim=-1, keepdim=True)) | values.isnan()
+    return torch.where(best, token_ids(values), values.shape[-1] - 1).amin(dim=-1).long()
+
+
+def log_prob(logits: Tensor, token: Tensor) -> Tensor:
+    """Log probability of `token`, by log1p and expm1 as in `ir.opset.score.log_prob`."""
+    logits = wide(logits)
+    top = logits.amax(dim=-1)
+    own = logits.gather(-1, token[..., None])[..., 0] - top
+    each = torch.where(token_ids(logits) == token[..., None], 0.0, torch.exp(logits - top[..., None]))
+    return own - torch.log1p(torch.expm1(own) + each.sum(dim=-1))
+
+
+def floored(out: Tensor, logits: Tensor) -> Tensor:
+    """`logits` with FLOOR at `out`; float16, which cannot hold FLOOR, becomes float32."""
+    logits = logits.float() if logits.dtype == torch.float16 else logits
+    return logits.masked_fill(out, FLOOR)
+
+
+@meaning("score")
+def score(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The likeliest token and its log probability."""
+    token = first_max(logits)
+    return token, log_prob(logits, token)
+
+
+@meaning("confidence")
+def confidence(logits: Tensor, token: Tensor) -> Tensor:
+    """The log probability of a given token."""
+    return log_prob(logits, token)
+
+
+@meaning("softmax")
+def softmax(logits: Tensor) -> Tensor:
+    """The probabilities of all tokens."""
+    logits = wide(logits)
+    each = torch.exp(logits - logits.amax(dim=-1, keepdim=True))
+    return each / each.sum(dim=-1, keepdim=True)
+
+
+@meaning("argmax")
+def argmax(of: Tensor) -> Tensor:
+    """The token with the largest entry."""
+    return first_max(of)
+
+
+@meaning("max")
+def max_(p: Tensor) -> Tensor:
+    """The log of the largest probability."""
+    return torch.log(wide(p).amax(dim=-1))
+
+
+@meaning("margin")
+def margin(logits: Tensor) -> Tensor:
+    """The largest probability minus the second largest."""
+    logits = wide(logits)
+    top = logits.amax(dim=-1)
+    others = torch.where(token_ids(logits) == first_max(logits)[..., None], -math.inf, logits)
+    total = torch.exp(logits - top[..., None]).sum(dim=-1)
+    # With one token there is no second one: the gap is infinite whatever the logit.
+    gap = others.amax(dim=-1) - top if logits.shape[-1] > 1 else torch.full_like(top, -math.inf)
+    return -torch.expm1(gap) / total
+
+
+@meaning("entropy")
+def entropy(logits: Tensor) -> Tensor:
+    """The entropy in nats."""
+    logits = wide(logits)
+    shifted = logits - logits.amax(dim=-1, keepdim=True)
+    each = torch.exp(shifted)
+    total = each.sum(dim=-1)
+    return torch.log(total) - (each * shifted).sum(dim=-1) / total
+
+
+@meaning("kl")
+def kl(p: Tensor, q: Tensor, *, floor: float) -> Tensor:
+    """The Kullback-Leibler divergence of p from q."""
+    p, q = wide(p), wide(q)
+    return (p * (torch.log(p + floor) - torch.log(q + floor))).sum(dim=-1)
+
+
+@meaning("suppress")
+def suppress(logits: Tensor, *, ids: tuple[int, ...]) -> Tensor:
+    """The logits with these ids made impossible."""
+    tokens = token_ids(logits)
+    out = torch.zeros_like(tokens, dtype=torch.bool)
+    for token in ids:
+        out = out | (tokens == token)
+    return floored(out, logits)
+
+
+@meaning("top_p")
+def top_p(logits: Tensor, *, p: float | None) -> Tensor:
+    """The logits of the likeliest tokens until their sum reaches p."""
+    if p is None or p >= 1:
+        return logits
+    # Radix sorts tell -0.0 from 0.0.
+    key = wide(logits).masked_fill(logits == 0, 0.0)
+    order = key.sort(dim=-1, descending=True, stable=True).indices
+    ranked = softmax(logits).gather(-1, order)
+    before = ranked.cumsum(dim=-1) - ranked
+    out = (before > p) & (token_ids(logits) > 0)
+    return floored(torch.zeros_like(out).scatter(-1, order, out), logits)
+
+
+@meaning("top_k")
+def top_k(logits: Tensor, *, k: int | None) -> Tensor:
+    """The logits of the k likeliest tokens and of those equal to the k-th."""
+    if k is None or k >= logits.shape[-1]:
+        return logits
+    least = logits.topk(k, dim=-1).values[..., -1:]  # the k-th value is the same in whatever order ties come
+    return floored(logits < least, logits)
