@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -10,7 +11,7 @@ _PUBLIC = {
     "canvas": "trajspec.ir", "given": "trajspec.ir", "history": "trajspec.ir", "op": "trajspec.ir",
     "parse": "trajspec.ir", "policy": "trajspec.ir", "query": "trajspec.ir", "run": "trajspec.ir",
     "policies": "trajspec.policies",
-    "decode": "trajspec.decode", "infill": "trajspec.decode", "stream": "trajspec.decode",
+    "decode": "trajspec.decoding", "infill": "trajspec.decoding", "stream": "trajspec.decoding",
     "load_model": "trajspec.runtime.models",
 }  # fmt: skip
 
@@ -28,7 +29,9 @@ def __getattr__(name: str) -> Any:
 
     op = OPS.get(name)
     if op is None or op.infix or op.hidden:
-        raise AttributeError(f"module 'trajspec' has no attribute {name!r}")
+        close = get_close_matches(name, __dir__(), n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise AttributeError(f"module 'trajspec' has no attribute {name!r}{hint} dir(trajspec) lists what there is")
     return op
 
 

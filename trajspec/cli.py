@@ -128,7 +128,7 @@ def _decode(args: argparse.Namespace) -> int:
         raise TrajspecError("give prompts to continue, or --infill TEXT, one of the two")
     import torch
 
-    from .decode import decode
+    from .decoding import decode
 
     options: dict[str, Any] = dict(settings, seed=args.seed, num_return_sequences=args.samples, stop=args.stop)
     options |= {"dtype": getattr(torch, args.dtype), "device": args.device, "keep_path": False}

@@ -113,7 +113,7 @@ def take(plan: Plan, model: Any, bound: Mapping[Value, Any], carried: Sequence[A
     planes: list[tuple[Tensor, Tensor]] = []
 
     def call(queries: Sequence[Any], predict_mask: bool) -> list[Tensor]:
-        logits, bad, empty = ask(recorder, queries, predict_mask, all_real)
+        logits, bad, empty = ask(recorder, queries, predict_mask, all_real=all_real)
         planes.append((bad, empty))
         return logits
 

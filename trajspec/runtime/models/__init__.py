@@ -9,11 +9,11 @@ import torch
 
 from trajspec.ir.errors import TrajspecError
 from trajspec.runtime.models.antiberty import load_antiberty
-from trajspec.runtime.models.base import Canvas, Codec, Model
+from trajspec.runtime.models.base import Written, Codec, Model
 from trajspec.runtime.models.fill_mask import load_fill_mask
 from trajspec.runtime.models.loading import find_checkpoint
 
-__all__ = ["KNOWN", "Canvas", "Codec", "Model", "load_model"]
+__all__ = ["KNOWN", "Written", "Codec", "Model", "load_model"]
 
 KNOWN: dict[str, Callable[[torch.dtype, torch.device], Model]] = {"antiberty": load_antiberty}
 """Names that need no path, each with what loads it."""

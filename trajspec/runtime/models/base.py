@@ -15,8 +15,8 @@ Denoise = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
-class Canvas:
-    """One row before decoding.
+class Written:
+    """A text as token ids, before it becomes a canvas.
 
     `tokens` are its ids; `masked` says which of them are to be filled in, a plane of its own: a token equal to the mask
     id is data where `masked` is False. `prompt_length` counts the entries before the generated part, 0 for infilling;
@@ -98,7 +98,7 @@ class Model:
             )
         return self.denoise(tokens, positions, visible)
 
-    def encode_prompt(self, text: str, gen_length: int) -> Canvas:
+    def encode_prompt(self, text: str, gen_length: int) -> Written:
         """`text` followed by `gen_length` masks. Everything in `text` is data, a written mask token too.
 
         Raises TrajspecError for a `gen_length` below 1, a canvas above `max_positions`, or text without tokens for it.
@@ -110,9 +110,9 @@ class Model:
         tokens = [*prompt, *[self.mask_id] * gen_length, *codec.suffix]
         masked = [len(prompt) <= i < len(prompt) + gen_length for i in range(len(tokens))]
         self._check_length(len(tokens), f"prompt {len(prompt)} + gen_length {gen_length} + closing {len(codec.suffix)}")
-        return Canvas(tokens, masked, len(prompt), len(codec.suffix))
+        return Written(tokens, masked, len(prompt), len(codec.suffix))
 
-    def encode_infill(self, text: str) -> Canvas:
+    def encode_infill(self, text: str) -> Written:
         """`text` with its written mask tokens to be filled in and everything else kept.
 
         Raises TrajspecError for a canvas above `max_positions`, or text without tokens for it.
@@ -120,7 +120,7 @@ class Model:
         codec = self.codec
         tokens = [*codec.prefix, *codec.encode(text), *codec.suffix]
         self._check_length(len(tokens), f"text {len(tokens) - self._frame} + special tokens {self._frame}")
-        return Canvas(tokens, [token == self.mask_id for token in tokens], 0)
+        return Written(tokens, [token == self.mask_id for token in tokens], 0)
 
     def content_ids(self, ids: Iterable[int]) -> list[int]:
         """`ids` without special tokens and padding; masks that are still there stay."""
