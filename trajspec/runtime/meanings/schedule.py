@@ -15,8 +15,10 @@ from .score import first_max
 
 
 @meaning("quota")
-def quota(x: Canvas, *, steps: int, size: int | None) -> Tensor:
+def quota(x: Canvas, *, steps: int | None, size: int | None) -> Tensor:
     """How many tokens the even schedule commits now."""
+    if steps is None:
+        return torch.ones_like(x.step)
     length = x.tokens.shape[-1]
     blocks = 1 if size is None else -(-length // size)
     ids = torch.arange(blocks, device=x.tokens.device)
