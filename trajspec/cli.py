@@ -7,6 +7,7 @@ import ast
 import importlib.util
 import json
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +22,10 @@ DEFAULT_MODEL = "antiberty"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 0 when it did what was asked, 1 when a conformance case failed, 2 on bad usage."""
     args = _parser().parse_args(argv)
-    warnings.showwarning = _warn  # type: ignore[assignment]
     try:
-        return args.run(args)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn  # type: ignore[assignment]
+            return args.run(args)
     except (TrajspecError, TypeError) as error:
         # TypeError is how an unknown option is refused; anything else of that type is a bug and keeps its traceback.
         if isinstance(error, TypeError) and "has no" not in str(error) and "takes no" not in str(error):
@@ -44,8 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"trajspec {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     decode = commands.add_parser("decode", help="decode prompts, or fill in the masks of a text")
-    decode.add_argument("prompts", nargs="*", metavar="PROMPT", help="a text to continue; - reads one a line from stdin")
-    decode.add_argument("--infill", action="append", default=[], metavar="TEXT", help="a text whose masks are filled in")
+    decode.add_argument("prompts", nargs="*", metavar="PROMPT", help="a text to continue; -: one a line from stdin")
+    decode.add_argument("--infill", action="append", default=[], metavar="TEXT", help="a text with masks to fill in")
     decode.add_argument("--model", default=DEFAULT_MODEL, help=f"a name, folder or hub id (default: {DEFAULT_MODEL})")
     decode.add_argument("--gen-length", type=int, help="tokens to write (default: 128)")
     decode.add_argument("--seed", type=int, default=0)
@@ -108,11 +110,19 @@ def find_policy(text: str) -> Policy | Plan | str:
     path = Path(file)
     if not path.is_file():
         raise TrajspecError(f"--policy {text}: there is no file {file}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A name of its own: a file called like a module must not be taken for it.
+    spec = importlib.util.spec_from_file_location(f"trajspec_policy_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    spec.loader.exec_module(module)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except TrajspecError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        line = error.lineno if isinstance(error, SyntaxError) else where.lineno
+        raise TrajspecError(f"--policy {text}: {file}, line {line}: {type(error).__name__}: {error}") from error
     found = getattr(module, name, None)
     if not isinstance(found, (Policy, Plan)):
         there = sorted(key for key, value in vars(module).items() if isinstance(value, (Policy, Plan)))
@@ -152,15 +162,19 @@ def _decode(args: argparse.Namespace) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from .options import choose_policy, settle
+    from .options import canonical, choose_policy, settle
     from .policies import get_policy
 
-    settings = _settings(args)
-    found = find_policy(args.policy or choose_policy(settings))
-    if isinstance(found, str):
-        found = get_policy(found, args.compat)
+    found: Policy | Plan | str | None = find_policy(args.policy) if args.policy else None
+    settings = canonical(_settings(args), frozenset(found.settings) if isinstance(found, Policy) else frozenset())
+    if found is None or isinstance(found, str):
+        found = get_policy(choose_policy(found, settings), args.compat)
+    elif args.compat:
+        raise TrajspecError(f"--compat {args.compat} goes with the name of a policy of the library")
     if isinstance(found, Policy):
         found = settle(found, settings)[0].plan()
+    elif settings:
+        raise TrajspecError(f"--policy {args.policy} is a plan, which has no parameters; got {', '.join(settings)}")
     print(found, end="")
     return 0
 

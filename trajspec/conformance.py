@@ -23,6 +23,7 @@ _NEUTRAL = {"gen_length", "mask_id", "temperature", "remasking", "alg", "alg_tem
 _UNUSED = {"fastdllm_threshold": {"steps"}, "fastdllm_factor": {"steps"}}
 # The recorded Dream runs keep the steps that commit nothing; ours pass over them unless told otherwise.
 _ALWAYS = dict.fromkeys(("dream_maskgit_plus", "dream_topk_margin", "dream_entropy"), "dream.idle_steps")
+_NEEDED = ("id", "model", "params", "prompt", "final", "commit_step", "nfe")
 # Which recorded overwrites happen depends on an unspecified tie order: only the clean rule can be replayed.
 _CLEAN_ONLY = {"klass.fallback_overwrite"}
 
@@ -102,6 +103,9 @@ def conform(path: str | Path, backends: Sequence[str] = ("interpreter", "runtime
     Raises TrajspecError when there is nothing to replay or a file is not of the format.
     """
     path = Path(path)
+    unknown = [name for name in backends if name not in BACKENDS]
+    if unknown:
+        raise TrajspecError(f"backend {unknown[0]!r} is none of {', '.join(BACKENDS)}")
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not files or not path.exists():
         raise TrajspecError(f"{path}: no recorded trajectories here; expected a folder with *.json files, or one file")
@@ -113,16 +117,26 @@ def _file(file: Path, backends: Sequence[str]) -> Report:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         name, cases = content["policy"], content["cases"]
-        if content.get("format") != 1 or not isinstance(cases, list):
-            raise KeyError("format 1")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TrajspecError(f"{file}: not a file of recorded trajectories (format 1): {error}") from None
+        if content.get("format") != 1 or not isinstance(cases, list) or not isinstance(name, str):
+            raise ValueError("expected format 1, a policy's name and a list of cases")
+        for number, case in enumerate(cases):
+            lacking = [key for key in _NEEDED if key not in case]
+            if lacking:
+                raise ValueError(f"case {case.get('id', number)} lacks {', '.join(lacking)}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise TrajspecError(f"{file}: not a file of recorded trajectories (format 1): {what}") from None
     report = Report(file.name, name, len(cases))
     if ALIASES.get(name, name) not in POLICIES:
         report.skipped = True
         return report
     for case in cases:
-        wrong = [(case["id"], backend, what) for backend in backends for what in _case(name, case, BACKENDS[backend])]
+        wrong = []
+        for backend in backends:
+            try:
+                wrong += [(case["id"], backend, what) for what in _case(name, case, BACKENDS[backend])]
+            except (TrajspecError, KeyError) as error:
+                wrong.append((case["id"], backend, f"cannot be replayed: {error}"))
         report.failures += wrong
         report.passed += not wrong
     return report
@@ -149,7 +163,7 @@ def _setup(name: str, compat: str | None, case: dict[str, Any]) -> tuple[Plan, S
         if key in policy.settings:
             settings[key] = value
         elif key not in _NEUTRAL | _UNUSED.get(name, set()) and value:
-            raise TrajspecError(f"{case['id']}: {name} has no parameter {key!r}")
+            raise TrajspecError(f"{name} has no parameter {key!r}")
     model = StubModel.from_spec(case["model"], shift=name.startswith("dream"))
     prompt = canvas(
         case["prompt"], gen_length=params["gen_length"], vocab_size=model.vocab_size, mask_id=params["mask_id"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from .ir import Policy, TrajspecError
@@ -12,22 +14,27 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "steps": (
         "diffusion_steps", "num_denoising_steps", "denoising_steps", "num_inference_steps", "max_denoising_steps",
     ),
-    "block_length": ("block_size", "dllm_block_length"),
+    "block_length": ("block_size", "canvas_length", "dllm_block_length"),
     "threshold": (
         "confidence_threshold", "dynamic_threshold", "accept_threshold", "decoded_token_threshold",
         "commit_confidence_threshold", "dllm_confidence_threshold",
     ),
-    "policy": ("remasking", "remasking_strategy", "alg", "dllm_unmasking_strategy", "decoding_strategy"),
+    "policy": (
+        "remasking", "remasking_strategy", "alg", "dllm_unmasking_strategy", "dllm_algorithm", "diffusion_algorithm",
+        "decoding_strategy", "selection_policy",
+    ),
+    "alg_temp": ("position_temperature",),
     "top_p": ("topp",),
     "top_k": ("topk",),
     "eos_id": ("eos_token_id", "stop_token"),
     "mask_id": ("mask_token_id",),
     "stop": ("stop_words", "stop_strings"),
+    "dtype": ("torch_dtype",),
 }  # fmt: skip
 _CANONICAL = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
 
 
-def canonical(options: dict[str, Any], declared: frozenset[str] = frozenset()) -> dict[str, Any]:
+def canonical(options: Mapping[str, Any], declared: frozenset[str] = frozenset()) -> dict[str, Any]:
     """`options` under the library's own names; a name in `declared` (a policy's parameters) stays as it is.
 
     Raises TrajspecError when one thing is given under two names.
@@ -37,39 +44,53 @@ def canonical(options: dict[str, Any], declared: frozenset[str] = frozenset()) -
     for given, value in options.items():
         name = given if given in declared else _CANONICAL.get(given, given)
         if name in out:
-            raise TrajspecError(f"{came[name]}={out[name]!r} and {given}={value!r} are the same option; give one of them")
+            raise TrajspecError(
+                f"{came[name]}={out[name]!r} and {given}={value!r} are the same option; give one of them"
+            )
         out[name], came[name] = value, given
     return out
 
 
-def choose_policy(options: dict[str, Any]) -> str:
-    """The policy meant by options that name none: a threshold or a factor ask for theirs, steps for the schedule."""
+def choose_policy(name: str | None, options: dict[str, Any]) -> str:
+    """The policy that `name` (or none) and the other options mean; None for a threshold or factor is dropped.
+
+    Without a name a threshold or a factor ask for theirs, and steps for the schedule. "low_confidence" beside a
+    threshold or a factor is how Fast-dLLM's callers write its rules.
+    """
+    for unset in ("threshold", "factor"):
+        if unset in options and options[unset] is None:
+            del options[unset]
+    if name is not None and name != "low_confidence":
+        return name
     if "threshold" in options:
         return "fastdllm_threshold"
     if "factor" in options:
         return "fastdllm_factor"
-    if options.get("steps") is not None:
-        return "llada_low_confidence"
-    return "fastdllm_threshold"
+    return "llada_low_confidence" if name or options.get("steps") is not None else "fastdllm_threshold"
 
 
 def settle(policy: Policy, options: dict[str, Any]) -> tuple[Policy, dict[str, Any]]:
     """`policy` with the parameters among `options`, and what was given but is not used (only `steps` may be).
 
-    Raises TypeError for an option that the policy does not declare.
+    Unused steps are warned about once. Raises TypeError for an option that the policy does not declare.
     """
     mine = {name: value for name, value in options.items() if name in policy.settings}
     rest = {name: value for name, value in options.items() if name not in policy.settings}
-    unused: dict[str, Any] = {}
-    if "steps" in rest:
-        unused["steps"] = rest.pop("steps")
-        if unused["steps"] is not None:
-            warnings.warn(
-                f"policy {policy.name} has no schedule: steps={unused['steps']} is not used", stacklevel=4
-            )
+    steps = rest.pop("steps", None)
+    unused = {} if steps is None else {"steps": steps}
     if rest:
         raise TypeError(
             f"policy {policy.name} has no option {', '.join(map(repr, sorted(rest)))}; "
             f"it has: {', '.join(policy.settings)}"
         )
+    if unused:
+        warnings.warn(f"policy {policy.name} has no schedule: steps={steps} is not used", stacklevel=_outside())
     return policy.bind(**mine), unused
+
+
+def _outside() -> int:
+    """The stacklevel of the line outside this package that asked, for a warning of the caller's."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == __package__:
+        level, frame = level + 1, frame.f_back
+    return level

@@ -39,7 +39,7 @@ class Row:
     seconds: float  # of the whole batch, without compiling
     compile_seconds: float
     manifest: dict[str, Any]
-    path: list[list[tuple[int, int]]] = field(default_factory=list, repr=False)  # (position, token) written by each step
+    path: list[list[tuple[int, int]]] = field(default_factory=list, repr=False)  # (position, token) each step wrote
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but the path, ready for JSON."""

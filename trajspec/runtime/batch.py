@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 from ..ir.canvas import Canvas
+from ..ir.errors import TrajspecError
+from ..ir.kinds import KINDS, Kind
+from ..ir.plan import Plan
 
 
 def stack(rows: Sequence[Canvas], *, pad_id: int = 0, device: torch.device | str = "cpu") -> Canvas:
@@ -40,6 +43,57 @@ def stack(rows: Sequence[Canvas], *, pad_id: int = 0, device: torch.device | str
         for name in ("start", "step", "block_step", "seed", "done", "mask_id"):
             fields[name].append(getattr(row, name))
     return Canvas(**{name: torch.from_numpy(np.stack(parts)).to(device) for name, parts in fields.items()})
+
+
+def stack_inputs(
+    plan: Plan,
+    rows: Sequence[Canvas],
+    inputs: Sequence[Mapping[str, Any]] | None,
+    device: torch.device | str = "cpu",
+) -> dict[str, Tensor]:
+    """Task inputs of every row as tensors with the axes of their kinds, padded on the left like the canvas.
+
+    Raises TrajspecError for an input that one row has and another lacks, and for one of the wrong shape or type.
+    """
+    kinds = {value.node.attributes["name"]: value.kind for value in plan.inputs[1:]}
+    names = {name for row in inputs or () for name in row}
+    length = max(row.tokens.shape[-1] for row in rows)
+    stacked = {}
+    for name in sorted(names):
+        parts = []
+        for number, (row, mine) in enumerate(zip(rows, inputs or (), strict=True)):
+            if name not in mine:
+                raise TrajspecError(f"task input {name!r} is missing for row {number}; give one for every row")
+            kind = kinds.get(name, KINDS["count"])
+            value = torch.from_numpy(_input(name, number, kind, mine[name], row))
+            missing = 0 if kind.axes == "1" else length - value.shape[0]
+            parts.append(torch.cat([value.new_zeros((missing, *value.shape[1:])), value]))
+        stacked[name] = torch.stack(parts).to(device)
+    return stacked
+
+
+def _input(name: str, number: int, kind: Kind, given: Any, row: Canvas) -> np.ndarray:
+    wanted: dict[str, tuple[int, ...]] = {
+        "1": (1,), "L": row.tokens.shape, "LV": (*row.tokens.shape, row.allowed.shape[-1])
+    }  # fmt: skip
+    try:
+        value = np.asarray(given.tolist() if hasattr(given, "tolist") else given)
+        value = value.reshape(1) if kind.axes == "1" else value
+        if kind.name in ("selection", "flag") and not np.isin(value, (0, 1)).all():
+            raise ValueError
+        value = value.astype(bool if kind.name in ("selection", "flag") else np.result_type(value, np.int64))
+        if kind.name == "tokens" and value.dtype != np.int64:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise TrajspecError(
+            f"task input {name!r} of row {number} is {given!r:.80}, expected {kind}: {kind.sentence}"
+        ) from None
+    if value.shape != wanted[kind.axes]:
+        raise TrajspecError(
+            f"task input {name!r} of row {number} has shape {list(value.shape)}, expected {list(wanted[kind.axes])} "
+            f"({kind}; the canvas has {row.tokens.shape[-1]} positions)"
+        )
+    return value
 
 
 def unstack(batch: Canvas, row: int) -> Canvas:

@@ -15,7 +15,7 @@ from ..ir.interpret import bind_inputs, idle_limit, stalled
 from ..ir.nodes import Value
 from ..ir.plan import Plan
 from ..ir.query import nonfinite
-from .batch import pick, put, stack, unstack
+from .batch import pick, put, stack, stack_inputs, unstack
 from .step import start, take
 
 
@@ -88,7 +88,7 @@ def drive(
     halt: Halt | None = None,
     keep_path: bool = True,
 ) -> Generator[StepEvent, None, Outputs]:
-    """Run `plan` on numpy `rows` with a torch denoiser, an event a step; returns the rows' results and the batch's cost.
+    """Run `plan` on numpy `rows` with a torch denoiser, an event a step; returns the rows and the cost of the batch.
 
     A row costs calls while it is live; finished rows leave the batch. `halt(row, canvas)` may end a row between steps
     (stop strings); it reads the device. Raises TrajspecError naming row, position and step when logits are no numbers,
@@ -96,7 +96,7 @@ def drive(
     """
     batch = stack(rows, pad_id=pad_id, device=device)
     all_real = all(row.tokens.shape[-1] == batch.tokens.shape[-1] for row in rows)
-    bound = bind_inputs(plan, batch, _stack_inputs(plan, batch, rows, inputs, device))
+    bound = bind_inputs(plan, batch, stack_inputs(plan, rows, inputs, device))
     carried = start(plan, bound)
     costs = [Cost() for _ in rows]
     total = Cost()
@@ -111,7 +111,9 @@ def drive(
         whole = len(live) == len(rows)
         mine = carried if whole else pick(carried, index)
         inside = dict(bound) if whole else {value: pick((data,), index)[0] for value, data in bound.items()}
-        outcome = take(plan, model, inside, mine, all_real)
+        # Not around the yield: the caller's own code must not run in this mode.
+        with torch.inference_mode():
+            outcome = take(plan, model, inside, mine, all_real)
         # The one read of the device in a step: what became of the rows.
         status = torch.stack([outcome.done, outcome.changed, (outcome.bad | outcome.empty).any(-1)]).tolist()
         if any(status[2]):
@@ -153,36 +155,3 @@ def _nonfinite(live: Sequence[int], x: Canvas, bad: Tensor, empty: Tensor) -> Tr
     return nonfinite(
         live[number], int(x.position[number, column]), int(x.step[number, 0]), bool(bad[number, column])
     )
-
-
-def _stack_inputs(
-    plan: Plan,
-    batch: Canvas,
-    rows: Sequence[Canvas],
-    inputs: Sequence[Mapping[str, Any]] | None,
-    device: torch.device | str,
-) -> dict[str, Tensor]:
-    """Task inputs of every row as tensors with the axes of their kinds, padded on the left like the canvas."""
-    names = {name for row in inputs or () for name in row}
-    kinds = {value.node.attributes["name"]: value.kind for value in plan.inputs[1:]}
-    stacked = {}
-    for name in names:
-        parts = []
-        for number, row in enumerate(inputs or ()):
-            if name not in row:
-                raise TrajspecError(f"task input {name!r} is missing for row {number}; give one for every row")
-            value = torch.as_tensor(row[name], device=device)
-            axes = kinds[name].axes if name in kinds else "1"
-            if axes == "1":
-                value = value.reshape(1)
-            elif value.shape[0] != rows[number].tokens.shape[-1]:
-                raise TrajspecError(
-                    f"task input {name!r} of row {number} has {value.shape[0]} entries, expected "
-                    f"{rows[number].tokens.shape[-1]}, one a position of the canvas"
-                )
-            else:
-                missing = batch.tokens.shape[-1] - value.shape[0]
-                value = torch.cat([value.new_zeros((missing, *value.shape[1:])), value])
-            parts.append(value)
-        stacked[name] = torch.stack(parts)
-    return stacked

@@ -41,6 +41,7 @@ class _Recorder:
     """Wraps a denoiser and notes the size of its call."""
 
     def __init__(self, model: Any) -> None:
+        self.vocab_size, self.mask_id = model.vocab_size, model.mask_id
         self.model, self.rows, self.positions = model, 0, 0
 
     def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
@@ -134,7 +135,9 @@ def take(plan: Plan, model: Any, bound: Mapping[Value, Any], carried: Sequence[A
 
 def _like(value: Any, old: Any) -> Any:
     if isinstance(old, Tensor) and not isinstance(value, Tensor):
-        return torch.full_like(old, value)
+        # A whole history may become a real one; it must not be cut to whole numbers.
+        real = isinstance(value, float) and not old.is_floating_point()
+        return torch.full_like(old, value, dtype=torch.float64 if real else None)
     return value
 
 

@@ -1,0 +1,267 @@
+"""One call of decode, checked and laid out before any work: the model, the plan, and a canvas for every row."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any
+
+from .ir import Canvas, Plan, Policy, TrajspecError, canvas, parse
+from .ir.interpret import bind_inputs
+from .ir.noise import row_seed
+from .ir.opset.read import block_numbers
+from .options import canonical, choose_policy, settle
+from .policies import get_policy
+from .runtime.denoiser import Bare, as_model
+from .runtime.models import Model
+
+Prompt = str | Sequence[int]
+DEFAULT_LENGTH = 128
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """One row to decode. `prompt_length` counts the positions before the answer, 0 for infilling."""
+
+    prompt: Prompt
+    canvas: Canvas
+    prompt_length: int
+    seed: int
+    inputs: Mapping[str, Any]
+    allowed: Mapping[int, Any] | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything decoding needs to know; `eos` ends rows of a continuation, `unused` was given and has no effect."""
+
+    model: Any  # Model or Bare
+    policy: str
+    plan: Plan
+    settings: dict[str, Any]
+    unused: dict[str, Any]
+    infill: bool
+    gen_length: int
+    eos: tuple[int, ...]
+    stop: tuple[str, ...]
+    keep_path: bool
+    rows: list[RowPlan] = field(default_factory=list)
+
+
+def prepare(model: Any, prompts: Any, options: Mapping[str, Any]) -> Job:
+    """The job that `decode(model, prompts, **options)` means; options are those of `decode`.
+
+    Raises TrajspecError, or TypeError for an option nobody declares, before any model call.
+    """
+    policy = options.get("policy")
+    declared = frozenset(policy.settings) if isinstance(policy, Policy) else frozenset()
+    rest = canonical(options, declared)
+    pop = rest.pop
+    loaded = as_model(model, pop("dtype", None), pop("device", None))
+    mask_id = pop("mask_id", None)
+    if mask_id is not None and mask_id != loaded.mask_id:
+        raise TrajspecError(f"mask_id={mask_id}, but the mask id of {loaded.name} is {loaded.mask_id}")
+    length = pop("gen_length", None)
+    infill = bool(pop("infill", False)) or (loaded.kind == "infill" and length is None)
+    default = 0 if infill else DEFAULT_LENGTH
+    gen_length = default if length is None else _whole("gen_length", length, least=0)
+    stop = _stop_strings(pop("stop", None), loaded, infill)
+    given = rest.get("eos_id") if "eos_id" in declared else pop("eos_id", None)
+    eos = _ids(loaded.eos_ids if given is None else given)
+    ends = () if pop("ignore_eos", False) or infill else eos
+    keep_path, samples = bool(pop("keep_path", True)), _whole("num_return_sequences", pop("num_return_sequences", 1), 1)
+    seed, seeds = pop("seed", None), pop("seeds", None)
+    allowed, inputs, attention = pop("allowed", None), pop("inputs", None), pop("attention_mask", None)
+    name, plan, settings, unused = _plan(rest, infill, eos)
+    items = _items(prompts, attention)
+    job = Job(loaded, name, plan, settings, unused, infill, gen_length, ends, stop, keep_path)
+    parts = zip(
+        items, _seeds(seed, seeds, len(items)), _spread("allowed", allowed, len(items)),
+        _spread("inputs", inputs, len(items)), strict=True,
+    )  # fmt: skip
+    for item, own, table, given_inputs in parts:
+        for sample in range(samples):
+            job.rows.append(_row(job, item, row_seed(own, sample), table, given_inputs or {}))
+    for row in job.rows:
+        bind_inputs(plan, row.canvas, dict(row.inputs))  # names only; shapes are looked at with the batch
+    _check_steps(job)
+    return job
+
+
+def _whole(name: str, given: Any, least: int) -> int:
+    if isinstance(given, bool) or not isinstance(given, Integral) or given < least:
+        raise TrajspecError(f"{name} is {given!r}, expected a whole number from {least} up")
+    return int(given)
+
+
+def _ids(given: Any) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(token) for token in ((given,) if isinstance(given, Integral) else given))
+    except TypeError:
+        raise TrajspecError(f"eos_id is {given!r}, expected a token id or a list of them") from None
+
+
+def _stop_strings(given: Any, model: Model | Bare, infill: bool) -> tuple[str, ...]:
+    stop = (given,) if isinstance(given, str) else tuple(given or ())
+    for text in stop:
+        if not isinstance(text, str) or not text:
+            raise TrajspecError(f"stop is {given!r}, expected texts that are not empty; ids go to eos_id=")
+    if stop and model.codec is None:
+        raise TrajspecError("stop strings need a model with text; a bare denoiser takes eos_id=")
+    if stop and infill:
+        raise TrajspecError("stop strings end a continuation, and infilling has none; give gen_length= to continue")
+    return stop
+
+
+def _plan(
+    options: dict[str, Any], infill: bool, eos: tuple[int, ...]
+) -> tuple[str, Plan, dict[str, Any], dict[str, Any]]:
+    """Name, plan, parameters and unused options, from what is left of the options."""
+    chosen, compat = options.pop("policy", None), options.pop("compat", None)
+    if isinstance(chosen, Plan) or (isinstance(chosen, str) and "\n" in chosen):
+        plan = chosen if isinstance(chosen, Plan) else parse(chosen)
+        given = [*options, *(["compat"] if compat else [])]
+        if given:
+            raise TypeError(f"a plan takes no options, got {', '.join(map(repr, given))}; edit its text instead")
+        return plan.name, plan, {}, {}
+    if isinstance(chosen, Policy):
+        if compat:
+            raise TrajspecError(f"compat={compat!r} goes with the name of a policy, not with a Policy")
+        policy = chosen
+    elif chosen is None or isinstance(chosen, str):
+        policy = get_policy(choose_policy(chosen, options), compat)
+        if infill and "block_length" in policy.settings:
+            # Infilling has no blocks unless they are asked for.
+            options.setdefault("block_length", None)
+    else:
+        raise TrajspecError(f"policy is {type(chosen).__name__}; expected a name, a Policy, a Plan or plan text")
+    if policy.settings.get("eos_id", 0) is None and len(eos) == 1:
+        options.setdefault("eos_id", eos[0])
+    policy, unused = settle(policy, options)
+    return policy.name, policy.plan(), dict(policy.settings), unused
+
+
+def _items(prompts: Any, attention: Any) -> list[Prompt]:
+    """The prompts one by one; a single one may come bare. Padding that `attention` names is left out."""
+    prompts, attention = _plain(prompts), _plain(attention)
+    if isinstance(prompts, str):
+        prompts = [prompts]
+    if not isinstance(prompts, Sequence):
+        raise TrajspecError(f"prompts is {type(prompts).__name__}; expected text, token ids, or a list of either")
+    if len(prompts) == 0:
+        raise TrajspecError("there are no prompts; give at least one (an empty text is one: [''])")
+    if all(isinstance(item, Integral) for item in prompts):
+        prompts = [prompts]
+        attention = None if attention is None or isinstance(attention[0], Sequence) else [attention]
+    items: list[Prompt] = []
+    for number, item in enumerate(map(_plain, prompts)):
+        if isinstance(item, Sequence) and not isinstance(item, str) and all(isinstance(t, Integral) for t in item):
+            item = [operator.index(token) for token in item]
+        elif not isinstance(item, str):
+            raise TrajspecError(f"prompt {number} is {type(item).__name__}; expected text or a list of token ids")
+        items.append(item)
+    return items if attention is None else _without_padding(items, attention)
+
+
+def _without_padding(items: list[Prompt], attention: Sequence[Any]) -> list[Prompt]:
+    if len(attention) != len(items):
+        raise TrajspecError(f"attention_mask has {len(attention)} rows for {len(items)} prompts; give one a prompt")
+    kept: list[Prompt] = []
+    for number, (item, real) in enumerate(zip(items, map(_plain, attention), strict=True)):
+        if isinstance(item, str) or len(real) != len(item):
+            raise TrajspecError(f"attention_mask of prompt {number} needs a 0 or 1 for each of its token ids")
+        kept.append([token for token, keep in zip(item, real, strict=True) if keep])
+    return kept
+
+
+def _plain(data: Any) -> Any:
+    return data.tolist() if hasattr(data, "tolist") else data
+
+
+def _seeds(seed: int | None, seeds: Sequence[int] | None, count: int) -> list[int]:
+    if seeds is None:
+        return [_seed(0 if seed is None else seed)] * count
+    if seed is not None:
+        raise TrajspecError(f"seed={seed!r} and seeds={seeds!r} are both given; give one of them")
+    if isinstance(seeds, (int, str)) or len(seeds) != count:
+        got = repr(seeds) if isinstance(seeds, (int, str)) else f"{len(seeds)} seeds"
+        raise TrajspecError(f"seeds: {got} for {count} prompts; a seed belongs to its row: give one each")
+    return [_seed(seed) for seed in seeds]
+
+
+def _seed(given: Any) -> int:
+    try:
+        return operator.index(given)
+    except TypeError:
+        raise TrajspecError(f"seed is {given!r}, expected a whole number of up to 64 bits") from None
+
+
+def _spread(name: str, given: Any, count: int) -> list[Any]:
+    if given is None or isinstance(given, Mapping):
+        return [given] * count
+    if not isinstance(given, Sequence) or not all(item is None or isinstance(item, Mapping) for item in given):
+        raise TrajspecError(f"{name} is {given!r}; expected one mapping, or a list with one a prompt")
+    if len(given) != count:
+        raise TrajspecError(f"{name} has {len(given)} entries for {count} prompts; give one mapping, or one a prompt")
+    return list(given)
+
+
+def _row(job: Job, item: Prompt, seed: int, allowed: Any, inputs: Mapping[str, Any]) -> RowPlan:
+    model: Any = job.model
+    prefix = 0
+    if isinstance(item, str):
+        if model.codec is None:
+            raise TrajspecError("a bare denoiser has no tokenizer: give prompts as token ids")
+        prefix = len(model.codec.prefix)
+        made = (
+            model.encode_prompt(item, job.gen_length)
+            if job.gen_length or not job.infill
+            else model.encode_infill(item)
+        )
+        tokens, masked, start = made.tokens, made.masked, 0 if job.infill else made.prompt_length
+    else:
+        tokens = [*item, *[model.mask_id] * job.gen_length]
+        masked = [False] * len(item) + [True] * job.gen_length
+        start = 0 if job.infill else len(item)
+    if job.infill:
+        masked = [hidden or token == model.mask_id for hidden, token in zip(masked, tokens, strict=True)]
+    limit = model.max_positions
+    if limit is not None and len(tokens) > limit:
+        raise TrajspecError(
+            f"{model.name}: the canvas has {len(tokens)} positions (prompt {len(tokens) - job.gen_length} + "
+            f"gen_length {job.gen_length}), the model takes {limit}. Shorten it by {len(tokens) - limit}."
+        )
+    made_canvas = canvas(
+        tokens, masked, start=start, vocab_size=model.vocab_size, mask_id=model.mask_id, seed=seed, stop=job.eos,
+        banned=model.banned_ids, allowed=_allowed(model, allowed, prefix),
+    )  # fmt: skip
+    return RowPlan(item, made_canvas, start, seed, inputs, allowed)
+
+
+def _allowed(model: Any, allowed: Mapping[int, Any] | None, prefix: int) -> dict[int, list[int]] | None:
+    if allowed is None:
+        return None
+    table = {}
+    for position, ids in allowed.items():
+        if isinstance(ids, str):
+            if model.codec is None:
+                raise TrajspecError("allowed: a bare denoiser has no letters; give token ids")
+            ids = model.codec.encode(ids)
+        if isinstance(ids, Integral) or not isinstance(ids, Iterable):
+            raise TrajspecError(f"allowed: position {position} has {ids!r}, expected a list of ids or letters")
+        table[operator.index(position) + prefix] = [operator.index(token) for token in ids]
+    return table
+
+
+def _check_steps(job: Job) -> None:
+    for quota in (node for node in job.plan.nodes() if node.op.name == "quota"):
+        steps, size = quota.attributes["steps"], quota.attributes["size"]
+        for row in job.rows:
+            blocks = len(set(block_numbers(row.canvas, size)[row.canvas.free].tolist()))
+            if steps is not None and steps < blocks:
+                raise TrajspecError(
+                    f"steps={steps} cannot fill {blocks} blocks of {size}: a block takes a step at least. "
+                    f"Give steps={blocks} or more, or a longer block_length"
+                )
