@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
     op = OPS.get(name)
     if op is None or op.infix or op.hidden:
         close = get_close_matches(name, __dir__(), n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
+        hint = f"; did you mean {close[0]}?" if close else "."
         raise AttributeError(f"module 'trajspec' has no attribute {name!r}{hint} dir(trajspec) lists what there is")
     return op
 

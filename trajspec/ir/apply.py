@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import difflib
+import keyword
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +12,13 @@ import numpy as np
 
 from .canvas import Canvas
 from .errors import Place, TrajspecError, fail
-from .handles import Eager, Handle, Traced
-from .kinds import CANVAS, COUNT, FLAG, KINDS, Kind, article
+from .explain import check_literals, described, usage, wrong_kind
+from .handles import Absent, Eager, Handle, Traced
+from .kinds import CANVAS, CONF, COUNT, FLAG, SCORES, SELECTION, TOKENS, Kind, article
 from .nodes import Value, node
-from .op import OPS, Attribute, Op
+from .op import OPS, Attribute, Op, pairs
 
+MAX_ENTRIES = 1000
 Bound = tuple[list[Any], dict[str, Any]]
 
 
@@ -24,6 +28,9 @@ def apply(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     Raises TypeError for an unknown keyword, TrajspecError at the user's line for everything else.
     """
     given, attrs = bind(op, args, kwargs)
+    for value in given:
+        if isinstance(value, Absent):
+            raise value.error()
     if any(isinstance(value, Traced) for value in given):
         values = [None if arg is None else _as_value(op, arg) for arg in given]
         made = build(op, values, attrs)
@@ -36,6 +43,7 @@ def apply(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 def bind(op: Op, args: Sequence[Any], kwargs: dict[str, Any], place: Place | None = None) -> Bound:
     """Operands in the order of the signature (None where left out) and attributes with their defaults."""
     kwargs = dict(kwargs)
+    _refuse_unknown(op, kwargs)
     positional = [operand for operand in op.operands if not operand.keyword]
     many = bool(positional) and positional[-1].many
     if len(args) > len(positional) and not many:
@@ -69,7 +77,7 @@ def bind(op: Op, args: Sequence[Any], kwargs: dict[str, Any], place: Place | Non
         else:
             attrs[attribute.name] = attribute.default
     if kwargs:
-        raise TypeError(f"{op.name}() has no keyword {', '.join(map(repr, kwargs))}; write: {usage(op)}")
+        raise fail(f"{op.name}: {', '.join(map(repr, kwargs))} is given twice", f"Write: {usage(op)}", place)
     if op.check is not None:
         try:
             op.check(**attrs)
@@ -78,30 +86,44 @@ def bind(op: Op, args: Sequence[Any], kwargs: dict[str, Any], place: Place | Non
     return given, attrs
 
 
+def _refuse_unknown(op: Op, kwargs: dict[str, Any]) -> None:
+    known = [operand.name for operand in op.operands] + [attribute.name for attribute in op.attributes]
+    for name in kwargs:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}=? " if close else ""
+            raise TypeError(f"{op.name}() has no keyword {name!r}; {hint}It takes: {', '.join(known)}")
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` can stand for something in plan text and comes back the same."""
+    return text.isidentifier() and not keyword.iskeyword(text) and unicodedata.normalize("NFKC", text) == text
+
+
 def check_attribute(op: Op, attribute: Attribute, value: Any, place: Place | None = None) -> Any:
     """`value` as an attribute of `op`, or TrajspecError."""
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, list):
-        value = tuple(value)
+    if isinstance(value, (list, tuple)):
+        value = tuple(item.item() if isinstance(item, np.generic) else item for item in value)
     if "name" in attribute.types and isinstance(value, Kind):
         value = value.name
     kind = type(value).__name__ if value is not None else "None"
     allowed = set(attribute.types) | ({"int", "float"} if "number" in attribute.types else set())
     if "float" in allowed and "int" not in allowed and kind == "int":
         value, kind = float(value), "float"
-    if "name" in allowed and kind == "str":
-        kind = "name"
-    if kind == "tuple" and not all(type(item) in (int, float, str, bool) for item in value):
-        kind = "tuple of mixed things"
+    if "name" in allowed and "str" not in allowed and kind == "str":
+        kind = "name" if is_name(value) else f"{value[:60]!r}, which is no name"
+    if isinstance(value, tuple):
+        strange = [item for item in value if type(item) not in (int, float, str, bool) or _endless(item)]
+        kind = "a tuple of more than finite numbers and strings" if strange else kind
+        kind = f"a tuple of {len(value)} entries (at most {MAX_ENTRIES})" if len(value) > MAX_ENTRIES else kind
     if isinstance(value, Handle):
-        kind = f"{value.kind} from {value.origin}"
-    if isinstance(value, float) and not np.isfinite(value):
-        kind = f"the number {value}"
-    if isinstance(value, int) and abs(value) >= 2**63:
-        kind = "a number beyond 64 bits"
+        kind = described(value)
+    elif _endless(value):
+        kind = "a number that is not finite or beyond 64 bits"
     if kind not in allowed:
-        expected = " or ".join(kind for kind in attribute.types)
+        expected = " or ".join(attribute.types)
         raise fail(
             f"{op.name}: setting '{attribute.name}' must be {expected}, got {kind}",
             "Settings are fixed when the plan is made; they cannot depend on the canvas.",
@@ -110,9 +132,18 @@ def check_attribute(op: Op, attribute: Attribute, value: Any, place: Place | Non
     return value
 
 
+def _endless(value: Any) -> bool:
+    if isinstance(value, float):
+        return not np.isfinite(value)
+    return isinstance(value, int) and abs(value) >= 2**63
+
+
 def build(op: Op, values: Sequence[Value | None], attrs: dict[str, Any], place: Place | None = None) -> list[Value]:
     """The results of `op` on plan values, after checking kinds. Errors point at `place`, or at the user's line."""
     kinds = check_kinds(op, values, attrs, place)
+    if op.infix == "-" and len(values) == 1 and values[0] is not None and values[0].is_const:
+        # -(5) and -5 read the same, so they are the same.
+        return [const(-values[0].node.attributes["value"])]  # type: ignore[list-item]
     return list(node(op, values, attrs, kinds).results)
 
 
@@ -126,74 +157,20 @@ def check_kinds(
                 continue
             raise fail(f"{op.name}: operand '{operand.name}' is missing", f"Write: {usage(op)}", place)
         if value.kind not in operand.kinds:
-            raise _wrong_kind(op, position, values, place)
+            raise wrong_kind(op, position, values, place)
     if op.infer is None:
+        check_literals(op, values, place)
         return tuple(kind for _, kind in op.results)
     kinds = [value.kind for value in values if value is not None]
     try:
-        return tuple(op.infer(kinds, attrs))
+        inferred = tuple(op.infer(kinds, attrs))
     except TrajspecError as error:
         message, _, remedy = str(error).partition("\n")
+        if message.startswith("expected"):
+            message += f", got {' and '.join(described(value) for value in values if value is not None)}"
         raise fail(f"{op.infix or op.name}: {message}", remedy, place) from None
-
-
-def pairs(op: Op, values: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Each operand's declaration beside what was given for it."""
-    positional = [operand for operand in op.operands if not operand.keyword]
-    keyword = [operand for operand in op.operands if operand.keyword]
-    front = list(values[: len(values) - len(keyword)]) if keyword else list(values)
-    declared = list(positional)
-    if positional and positional[-1].many:
-        declared = positional[:-1] + [positional[-1]] * max(0, len(front) - len(positional) + 1)
-    return list(zip(declared + keyword, front + list(values[len(front) :]), strict=True))
-
-
-def _origin(value: Any) -> str:
-    return value.origin if isinstance(value, Handle) else Traced(value).origin
-
-
-def _wrong_kind(op: Op, position: int, values: Sequence[Any], place: Place | None) -> TrajspecError:
-    operand, value = pairs(op, values)[position]
-    message = (
-        f"{op.infix or op.name}: operand '{operand.name}' must be {article(operand.kinds)}, "
-        f"got {value.kind} from {_origin(value)}"
-    )
-    return fail(message, _remedy(op, operand.kinds, value, values), place)
-
-
-def _remedy(op: Op, expected: tuple[Kind, ...], value: Any, values: Sequence[Any]) -> str:
-    names = {kind.name for kind in expected}
-    got = value.kind.name
-    present = [item for item in values if item is not None]
-    declared = [operand for operand, item in pairs(op, values) if item is not None]
-    if len(present) <= 4 and not op.infix:
-        for order in itertools.permutations(present):
-            if all(item.kind in operand.kinds for item, operand in zip(order, declared, strict=True)):
-                return f"The arguments look swapped. Write: {usage(op)}"
-    if got == "logits" and names & {"probs", "conf", "scores"}:
-        return "A raw logit is not a probability. Write: token, conf = ts.score(logits)"
-    if got in ("tokens", "conf", "scores") and "selection" in names:
-        compare = "token == 5" if got == "tokens" else f"{got} >= 0.9"
-        return f"A selection says which positions; {got} say what is there. Compare first, as in: where=here & ({compare})"
-    if got == "canvas" and "tokens" in names:
-        return "Write ts.tokens(x) for the ids on the canvas."
-    if got == "canvas" and "selection" in names:
-        return "Write ts.masked(x) for its masked positions."
-    if got == "conf" and names & {"scores", "count"}:
-        return "A confidence is kept as a logarithm. Write ts.prob(conf) for plain numbers."
-    if got == "selection" and "count" in names:
-        return "Write ts.count(selection) for how many positions it holds."
-    return f"Write: {usage(op)}"
-
-
-def usage(op: Op) -> str:
-    """How a call of `op` is written."""
-    if op.infix:
-        return f"a {op.infix} b" if len(op.operands) == 2 else f"{op.infix}a"
-    parts = [("*" if o.many else "") + o.name for o in op.operands if not o.keyword]
-    parts += [f"{o.name}=..." for o in op.operands if o.keyword and not o.optional]
-    parts += [f"{a.name}=..." for a in op.attributes if a.required]
-    return f"{op.name}({', '.join(parts)})"
+    check_literals(op, values, place)
+    return inferred
 
 
 def const(number: Any) -> Value | None:
@@ -202,7 +179,7 @@ def const(number: Any) -> Value | None:
         number = number.item()
     if type(number) is bool:
         return node(OPS["const"], (), {"value": number}, (FLAG,)).results[0]
-    if type(number) is int and abs(number) < 2**63 or type(number) is float and np.isfinite(number):
+    if type(number) in (int, float) and not _endless(number):
         return node(OPS["const"], (), {"value": number}, (COUNT,)).results[0]
     return None
 
@@ -216,10 +193,14 @@ def _as_value(op: Op, given: Any) -> Value:
             return made
         raise fail(f"{op.infix or op.name}: the number {given} is not a finite 64-bit number")
     raise fail(
-        f"{op.infix or op.name}: a {type(given).__name__} cannot be part of a plan",
+        f"{op.infix or op.name}: {_thing(given)} cannot be part of a plan",
         "Numbers may be written as they are; arrays are declared in the signature: name=ts.history(...) for what is "
         "remembered from step to step, name=ts.given(...) for an input of the task.",
     )
+
+
+def _thing(given: Any) -> str:
+    return f"an array of {given.dtype}" if isinstance(given, np.ndarray) else f"a {type(given).__name__}"
 
 
 def as_eager(given: Any, kinds: tuple[Kind, ...]) -> Eager | None:
@@ -235,28 +216,25 @@ def as_eager(given: Any, kinds: tuple[Kind, ...]) -> Eager | None:
     if isinstance(given, np.ndarray):
         # A bare array is what the op expects; its type must be able to be that.
         for kind in kinds:
-            boolean = kind in (KINDS["selection"], FLAG)
-            whole = kind is KINDS["tokens"]
-            if given.dtype == bool and boolean or whole and given.dtype.kind in "iu":
-                return Eager(kind, given)
-            if kind.axes in ("L", "LV", "1") and not boolean and not whole and given.dtype.kind in "fiu":
+            suits = "b" if kind in (SELECTION, FLAG) else "iu" if kind is TOKENS else "fiu" if kind.axes else ""
+            if given.dtype.kind in suits:
                 return Eager(kind, given)
     return None
 
 
 def _compute(op: Op, given: Sequence[Any], attrs: dict[str, Any]) -> list[Handle]:
     eager: list[Eager | None] = []
+    beside = [value.kind for value in given if isinstance(value, Eager)]
     for operand, value in pairs(op, given):
         if value is None:
             eager.append(None)
             continue
-        concrete = as_eager(value, operand.kinds)
+        # A bare array beside a value is of its kind if it can be; confidences would have to be logarithms already.
+        near = tuple(kind for kind in (*beside, SCORES, TOKENS, SELECTION) if kind is not CONF) if op.infix else ()
+        concrete = as_eager(value, near or operand.kinds)
         if concrete is None:
-            got = f"{type(value).__name__}" + (f" of {value.dtype}" if isinstance(value, np.ndarray) else "")
-            raise fail(
-                f"{op.infix or op.name}: operand '{operand.name}' must be {article(operand.kinds)}, got {got}",
-                f"Write: {usage(op)}",
-            )
+            what = f"operand '{operand.name}' must be {article(operand.kinds)}, got {_thing(value)}"
+            raise fail(f"{op.infix or op.name}: {what}", f"Write: {usage(op)}")
         eager.append(concrete)
     kinds = check_kinds(op, eager, attrs)
     out = call_numpy(op, [None if value is None else value.data for value in eager], attrs, eager)

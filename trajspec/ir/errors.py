@@ -39,6 +39,10 @@ class Place:
         return f"{text}\n{remedy}" if remedy else text
 
 
+#: For errors about plans that nobody wrote down: their message names no line.
+NOWHERE = Place("", 0)
+
+
 def user_place() -> Place | None:
     """The innermost call that does not come from `trajspec/ir`, or None."""
     frame: FrameType | None = sys._getframe(1)
@@ -54,17 +58,30 @@ def place_of(frame: FrameType) -> Place:
     for index, (first, last, begin, stop) in enumerate(frame.f_code.co_positions()):
         if index == frame.f_lasti // 2:
             if first is not None:
-                line = first
-            # Columns count bytes of one line; a call that spans lines gets no carets.
-            if first is not None and first == last:
-                column, end = begin, stop
+                # What spans several lines is marked to the end of its first.
+                line, column, end = first, begin, stop if first == last else None
             break
-    return Place(file, line, linecache.getline(file, line).rstrip("\n"), column, end)
+    return located(file, line, source_line(file, line), column, end)
+
+
+def located(file: str, line: int, source: str, column: int | None, end: int | None) -> Place:
+    """A place from columns as Python counts them, in bytes of UTF-8; `end` None is the end of the line."""
+    if column is None:
+        return Place(file, line, source)
+    data = source.encode("utf-8", "surrogatepass")
+    start, stop = (len(data[:count].decode("utf-8", "ignore")) for count in (column, len(data) if end is None else end))
+    return Place(file, line, source, start, stop)
+
+
+def source_line(file: str, line: int) -> str:
+    """Line number `line` of `file` as it is now, "" when there is no such file (a notebook's cells are known)."""
+    linecache.checkcache(file)
+    return linecache.getline(file, line).rstrip("\n")
 
 
 def fail(message: str, remedy: str = "", place: Place | None = None) -> TrajspecError:
     """An error that names the user's line (looked up here when `place` is not given): `raise fail(...)`."""
     place = place or user_place()
-    if place is None:
+    if place is None or place is NOWHERE:
         return TrajspecError(f"{message}\n{remedy}" if remedy else message)
     return TrajspecError(place.show(message, remedy))

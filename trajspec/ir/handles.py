@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .errors import fail
+from .errors import TrajspecError, fail
 from .kinds import Kind
 from .nodes import Value
 
@@ -15,30 +15,57 @@ class Handle:
     """A value in a user's hands; the operators build pointwise ops."""
 
     __slots__ = ()
-    __array_ufunc__ = None  # numpy hands `array + handle` over to us
     kind: Kind
 
     def __bool__(self) -> bool:
         raise fail(
             f"'if', 'and', 'or' and 'not' need one truth value, got {self.kind} from {self.origin}",
-            "A policy is traced once, before any value is known. Combine with & | ~, or write: "
-            + (
-                "ts.choose(flag, a, b)"
-                if self.kind.name in ("flag", "count")
-                else "ts.choose(ts.any(selection), a, b)"
-            ),
+            "A policy is traced once, before any value is known. Combine with & | ~ (a < b < c is (a < b) & (b < c)), "
+            + ("or write: ts.choose(flag, a, b)" if self.kind.axes == "1" else "or write: ts.choose(ts.any(a), b, c)"),
         )
 
     def __iter__(self) -> NoReturn:
         raise fail(
             f"a {self.kind} cannot be unpacked or looped over",
-            f"{self.origin} gives one value; a policy handles every position at once and never loops over them.",
+            f"It is one value ({self.origin}); a policy handles every position at once and never loops over them.",
         )
 
     def __getitem__(self, index: object) -> NoReturn:
+        remedy = "A policy handles every position at once: choose positions with a selection, as in where=here & sure"
+        raise fail(f"a {self.kind} cannot be indexed", remedy)
+
+    def __len__(self) -> NoReturn:
+        raise fail(f"a {self.kind} has no len()", "Write ts.count(selection) for how many positions it holds.")
+
+    def __float__(self) -> NoReturn:
         raise fail(
-            f"a {self.kind} cannot be indexed",
-            "A policy handles every position at once: choose positions with a selection, as in where=here & sure",
+            f"a {self.kind} is not one number: float(), int(), round() and the functions of 'math' cannot take it",
+            "Compute with + - * / // %, ts.floor, ts.least, ts.most, ts.prob and the other ops.",
+        )
+
+    __int__ = __index__ = __complex__ = __floor__ = __ceil__ = __trunc__ = __round__ = __abs__ = __float__
+
+    def __hash__(self) -> NoReturn:
+        raise fail(
+            f"a {self.kind} cannot be in a set or a key of a dictionary",
+            "== builds an op of the plan, so two values cannot be told apart like that.",
+        )
+
+    def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        # `array + value` arrives here as numpy's function for +.
+        name = _UFUNCS.get(function.__name__)
+        if method == "__call__" and name and not kwargs and any(isinstance(item, np.ndarray) for item in inputs):
+            return _infix(name, *inputs)
+        raise self._no_numpy(function)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
+        raise self._no_numpy(function)
+
+    def _no_numpy(self, function: Any) -> TrajspecError:
+        return fail(
+            f"np.{function.__name__} cannot take a {self.kind}: a policy is made of ops",
+            "Compute with operators and ops (dir(trajspec) lists them), or declare your own with @ts.op. In a "
+            "debugger, np.asarray(value) gives the array when the policy runs on arrays.",
         )
 
     @property
@@ -121,7 +148,12 @@ class Handle:
     def __ne__(self, other: Any) -> Any:
         return _infix("ne", self, other)
 
-    __hash__ = None  # type: ignore[assignment]
+
+_UFUNCS = {
+    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div",
+    "floor_divide": "floordiv", "remainder": "mod", "greater_equal": "ge", "greater": "gt", "less_equal": "le",
+    "less": "lt", "equal": "eq", "not_equal": "ne", "bitwise_and": "and_", "bitwise_or": "or_", "bitwise_xor": "xor",
+}  # fmt: skip
 
 
 def _infix(name: str, *args: Any) -> Any:
@@ -144,10 +176,28 @@ class Traced(Handle):
 
     @property
     def origin(self) -> str:
-        name = self.value.node.op.name
-        if name == "carried":
-            return "the policy's own arguments"
+        name = self.value.node.op.infix or self.value.node.op.name
+        if name in ("carried", "input"):
+            return "the policy's arguments"
         return "a literal" if name == "const" else name
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+        raise fail(
+            f"a {self.kind} has no array while its policy is traced",
+            "To look at arrays, run the policy on some: policy(ts.canvas(...), logits)",
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        from .op import OPS
+
+        found = OPS.get(name)
+        known = found is not None and not found.infix and not found.hidden
+        raise fail(
+            f"a {self.kind} has no attribute '{name}'",
+            f"Write: ts.{name}(...)" if known else "A value is read with ops: ts.tokens(x), ts.masked(x), ts.step(x)",
+        )
 
     def __repr__(self) -> str:
         return f"<{self.kind} from {self.origin}>"
@@ -156,7 +206,7 @@ class Traced(Handle):
 class Eager(Handle):
     """A concrete value: `data` is a numpy array with the axes of `kind` (a `Canvas` for canvases)."""
 
-    __slots__ = ("kind", "data", "source")
+    __slots__ = ("data", "kind", "source")
 
     def __init__(self, kind: Kind, data: Any, source: str = "an array") -> None:
         self.kind, self.data, self.source = kind, data, source
@@ -176,3 +226,19 @@ class Eager(Handle):
 
     def __repr__(self) -> str:
         return f"<{self.kind} from {self.source}: {self.data!r}>"
+
+
+class Absent(Handle):
+    """Stands for an argument that was not given to a policy run on arrays; an error where it is used."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def error(self) -> TrajspecError:
+        return fail(f"'{self.name}' is needed here and was not given", f"Write: policy(x, logits, {self.name})")
+
+    @property
+    def kind(self) -> Kind:  # type: ignore[override]
+        raise self.error()

@@ -87,7 +87,9 @@ def bind_inputs(plan: Plan, prompt: Any, inputs: dict[str, Any] | None = None) -
     return bound
 
 
-def advance(plan: Plan, bound: dict[Value, Any], carried: Sequence[Any], model: Denoiser) -> tuple[tuple[Any, ...], dict[Value, Any]]:
+def advance(
+    plan: Plan, bound: dict[Value, Any], carried: Sequence[Any], model: Any
+) -> tuple[tuple[Any, ...], dict[Value, Any]]:
     """One step from `carried`; a step on a finished row is the identity and asks nothing."""
     known = bound | dict(zip(plan.carried, carried, strict=True))
     if not bool(evaluate([plan.test], known)[plan.test][..., 0]):

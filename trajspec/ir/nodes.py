@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ Attr = Any  # int, float, str, bool, None, or tuples of those: hashable, printab
 class Node:
     """One application of an op: `op(*args, **attrs)`. Made by `node()` only, so equal nodes are one object."""
 
-    __slots__ = ("op", "args", "attrs", "results", "__weakref__")
+    __slots__ = ("__weakref__", "args", "attrs", "op", "results")
     op: Op
     args: tuple[Value | None, ...]
     attrs: tuple[tuple[str, Attr], ...]
@@ -44,7 +45,7 @@ class Node:
 class Value:
     """One result of a node. Compared by identity, which interning makes structural equality."""
 
-    __slots__ = ("node", "index", "kind", "__weakref__")
+    __slots__ = ("__weakref__", "index", "kind", "node")
 
     def __init__(self, node: Node, index: int, kind: Kind) -> None:
         self.node, self.index, self.kind = node, index, kind
@@ -64,25 +65,28 @@ class Value:
 
 
 _interned: weakref.WeakValueDictionary[tuple, Node] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
 
 
-def _exact(attr: Attr) -> tuple:
+def exact_key(attr: Attr) -> tuple:
+    """What tells two attributes apart."""
     # 1, 1.0 and True are equal to Python and 0.0 equals -0.0; as attributes they are different things.
     if isinstance(attr, tuple):
-        return ("tuple", *map(_exact, attr))
+        return ("tuple", *map(exact_key, attr))
     return (type(attr).__name__, repr(attr))
 
 
 def node(op: Op, args: Iterable[Value | None], attrs: dict[str, Attr], kinds: Iterable[Kind]) -> Node:
     """The one node for `op` with these arguments; `kinds` are the kinds of its results."""
-    args = tuple(args)
+    args, kinds = tuple(args), tuple(kinds)
     pairs = tuple(sorted(attrs.items()))
-    key = (op, args, tuple((name, _exact(value)) for name, value in pairs))
-    found = _interned.get(key)
-    if found is None:
-        found = Node(op, args, pairs)
-        found.results = tuple(Value(found, index, kind) for index, kind in enumerate(kinds))
-        _interned[key] = found
+    key = (op, args, kinds, tuple((name, exact_key(value)) for name, value in pairs))
+    with _lock:
+        found = _interned.get(key)
+        if found is None:
+            found = Node(op, args, pairs)
+            found.results = tuple(Value(found, index, kind) for index, kind in enumerate(kinds))
+            _interned[key] = found
     return found
 
 

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .apply import bind, build, check_attribute, const
-from .errors import Place, TrajspecError, fail
-from .kinds import KINDS
+from .errors import Place, TrajspecError, fail, located
+from .kinds import CANVAS, KINDS
 from .nodes import Value
 from .op import OPS, Op
-from .plan import Plan, carried_value, input_value, verify
+from .plan import Plan, carried_value, input_value, unfinished, verify
 
 MAX_CHARS = 64 * 1024
 MAX_DEPTH = 60
+_SHOWN = 80  # names that an error lists
 _BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv", ast.Mod: "mod"}
-_BINARY |= {ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor"}  # type: ignore[dict-item]
+_BINARY |= {ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor"}
+_WORDS = {
+    "JoinedStr": "f-string", "NamedExpr": "':='", "Lambda": "lambda", "ListComp": "comprehension",
+    "GeneratorExp": "comprehension", "SetComp": "comprehension", "DictComp": "comprehension", "IfExp": "'if'",
+    "Attribute": "attribute access with '.'", "Subscript": "indexing", "Starred": "'*' before a value",
+    "Constant": "string or other literal", "BoolOp": "'and' or 'or'", "UnaryOp": "'not' or unary '+'",
+    "Compare": "chained or other comparison", "BinOp": "such operator", "AugAssign": "assignment with an operator",
+    "AnnAssign": "annotated assignment", "FunctionDef": "function in a function", "Expr": "bare expression",
+}  # fmt: skip
 _COMPARE = {ast.GtE: "ge", ast.Gt: "gt", ast.LtE: "le", ast.Lt: "lt", ast.Eq: "eq", ast.NotEq: "ne"}
 
 
@@ -31,17 +41,17 @@ class _Reader:
     def __init__(self, text: str, file: str) -> None:
         self.file = file
         self.text = text if isinstance(text, str) else ""
-        self.lines = self.text.splitlines()
+        self.lines = re.split(r"\r\n|\r|\n", self.text)
         self.names: dict[Value, str] = {}
 
-    def error(self, at: ast.AST | None, message: str, remedy: str = "") -> TrajspecError:
+    def error(self, at: ast.AST | _At | None, message: str, remedy: str = "") -> TrajspecError:
         return fail(message, remedy, self.place(at))
 
-    def place(self, at: ast.AST | None) -> Place:
+    def place(self, at: ast.AST | _At | None) -> Place:
         line = getattr(at, "lineno", 1) or 1
         source = self.lines[line - 1][:300] if line <= len(self.lines) else ""
-        end = getattr(at, "end_col_offset", None) if getattr(at, "end_lineno", line) == line else len(source)
-        return Place(self.file, line, source, getattr(at, "col_offset", 0), end)
+        end = getattr(at, "end_col_offset", None) if getattr(at, "end_lineno", line) == line else None
+        return located(self.file, line, source, getattr(at, "col_offset", 0), end)
 
     def plan(self) -> Plan:
         function = self._function()
@@ -58,8 +68,9 @@ class _Reader:
         body = list(function.body)
         doc = ""
         if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-            doc = body[0].value.value if isinstance(body[0].value.value, str) else ""
-            body = body[1:]
+            if not isinstance(body[0].value.value, str):
+                raise self.error(body[0], "only a sentence in quotes may stand here by itself")
+            doc, body = body[0].value.value, body[1:]
         loops = [index for index, statement in enumerate(body) if isinstance(statement, ast.While)]
         if len(loops) != 1 or loops[0] != len(body) - 2 or not isinstance(body[-1], ast.Return):
             at = body[loops[1]] if len(loops) > 1 else function
@@ -77,7 +88,7 @@ class _Reader:
         inputs: list[Value],
         env: dict[str, Value],
         loop: ast.While,
-        last: ast.Return,  # type: ignore[name-defined]
+        last: ast.Return,
         doc: str,
     ) -> Plan:
         rebound = {name for statement in loop.body for name in self._targets(statement)}
@@ -85,13 +96,23 @@ class _Reader:
         if loop.orelse or not carried:
             raise self.error(loop, "the loop must give a new value to something assigned before it, and has no else")
         starts = tuple(env[name] for name in carried)
+        for value in starts:
+            self.names.pop(value, None)  # a start has the name of what is carried; in the loop it may have another
         inner = dict(env)
         inner.update((name, carried_value(index, env[name].kind)) for index, name in enumerate(carried))
         test = self._value(loop.test, inner)
+        if env[carried[0]].kind is not CANVAS:
+            raise self.error(loop, f"the canvas comes first: assign it before '{carried[0]}'")
+        if test is not unfinished(inner[carried[0]]):
+            raise self.error(loop.test, f"the loop must go on while unfinished({carried[0]})")
         for statement in loop.body:
             self._assign(statement, inner)
         if not isinstance(last.value, ast.Name) or last.value.id != carried[0]:
             raise self.error(last, f"a plan returns its canvas: return {carried[0]}")
+        for name in carried:
+            if inner[name].kind is not env[name].kind:
+                message = f"'{name}' starts as {env[name].kind} and becomes {inner[name].kind} in the loop"
+                raise self.error(loop, message, "What a loop carries keeps its kind.")
         plan = Plan(
             function.name, tuple(inputs), starts, test, tuple(inner[name] for name in carried), tuple(carried),
             tuple(self.names.items()), doc,
@@ -99,10 +120,10 @@ class _Reader:
         try:
             return verify(plan)
         except TrajspecError as error:
-            raise self.error(loop, str(error)) from None
+            raise self.error(function, str(error)) from None
 
     def _function(self) -> ast.FunctionDef:
-        if not isinstance(self.text, str) or not self.text.strip():
+        if not self.text.strip():
             raise self.error(None, "the text is empty", "A plan reads: def name(prompt: canvas): ...")
         if len(self.text) > MAX_CHARS:
             raise self.error(None, f"the text has {len(self.text)} characters, at most {MAX_CHARS} are read")
@@ -127,7 +148,7 @@ class _Reader:
 
     def _targets(self, statement: ast.stmt) -> list[str]:
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-            raise self.error(statement, f"only assignments belong here, got {type(statement).__name__}")
+            raise self.error(statement, f"only assignments 'name = value' belong here, got {_what(statement)}")
         target = statement.targets[0]
         parts = target.elts if isinstance(target, ast.Tuple) else [target]
         for part in parts:
@@ -158,7 +179,7 @@ class _Reader:
             raise self.error(item, f"expressions are nested deeper than {MAX_DEPTH}")
         if isinstance(item, ast.Name):
             if item.id not in env:
-                raise self.error(item, f"unknown name '{item.id}'", f"Known here: {_known(item.id, env)}")
+                raise self.error(item, f"unknown name '{item.id[:60]}'", f"Known here: {_known(item.id, env)}")
             return env[item.id]
         if isinstance(item, ast.Constant) and type(item.value) in (int, float, bool):
             made = const(item.value)
@@ -167,7 +188,7 @@ class _Reader:
             return made
         if isinstance(item, ast.UnaryOp) and isinstance(item.op, ast.USub):
             if isinstance(item.operand, ast.Constant) and type(item.operand.value) in (int, float):
-                made = const(-item.operand.value)
+                made = const(-item.operand.value)  # type: ignore[operator]
                 if made is None:
                     raise self.error(item, "numbers must be finite and fit into 64 bits")
                 return made
@@ -183,23 +204,26 @@ class _Reader:
         if isinstance(item, ast.Call):
             values = self._call(item, env, depth)
             if len(values) != 1:
-                raise self.error(item, f"{ast.unparse(item.func)[:60]} gives {len(values)} values; assign them to names")
+                name = item.func.id  # type: ignore[attr-defined]
+                raise self.error(item, f"{name} gives {len(values)} values; assign them to names")
             return values[0]
-        raise self.error(item, f"a plan has no {type(item).__name__}", "It has calls of ops, names, numbers and operators.")
+        remedy = "It has calls of ops, names, numbers, the operators + - * / // % & | ^ ~ and single comparisons."
+        raise self.error(item, f"a plan has no {_what(item)}", remedy)
 
-    def _apply(self, item: ast.AST, op: Op, values: list[Value | None], attrs: dict[str, Any] | None = None) -> Value:
-        return build(op, values, attrs or {}, self.place(item))[0]
+    def _apply(self, item: ast.AST, op: Op, values: Sequence[Value]) -> Value:
+        return build(op, values, {}, self.place(item))[0]
 
     def _call(self, item: ast.Call, env: dict[str, Value], depth: int) -> list[Value]:
         if depth > MAX_DEPTH:
             raise self.error(item, f"expressions are nested deeper than {MAX_DEPTH}")
-        op = OPS.get(item.func.id) if isinstance(item.func, ast.Name) else None
+        if not isinstance(item.func, ast.Name):
+            raise self.error(item.func, "only ops can be called, by their names", "Write: token, conf = score(logits)")
+        op, name = OPS.get(item.func.id), item.func.id
         if op is None or (op.infix or op.hidden):
-            name = item.func.id if isinstance(item.func, ast.Name) else "this"
             public = {known: None for known, made in OPS.items() if not made.infix and not made.hidden}
-            raise self.error(item.func, f"unknown op '{name}'", f"Known ops: {_known(name, public)}")
+            raise self.error(item.func, f"unknown op '{name[:60]}'", f"Known ops: {_known(name, public)}")
         args = [self._value(arg, env, depth + 1) for arg in item.args]
-        operands = {operand.name for operand in op.operands}
+        operands = [operand.name for operand in op.operands]
         kwargs: dict[str, Any] = {}
         for word in item.keywords:
             attribute = op.attribute(word.arg) if word.arg else None
@@ -211,7 +235,7 @@ class _Reader:
                 kwargs[word.arg] = self._attribute(op, attribute, word.value)
             else:
                 names = [*operands, *(a.name for a in op.attributes)]
-                raise self.error(item, f"{op.name}: unknown keyword '{word.arg}'", f"It takes: {', '.join(names)}")
+                raise self.error(word, f"{op.name}: unknown keyword '{word.arg}'", f"It takes: {', '.join(names)}")
         values, attrs = bind(op, args, kwargs, self.place(item))
         return build(op, values, attrs, self.place(item))
 
@@ -236,17 +260,42 @@ class _At:
 
 def _refuse_deep(text: str, error: Callable[[int], TrajspecError]) -> None:
     # Python's own parser is recursive; counting brackets and unary signs first keeps it out of trouble.
-    depth, line, signs = 0, 1, 0
-    for char in text:
-        if char == "\n":
-            line += 1
+    depth, line, signs, at = 0, 1, 0, 0
+    while at < len(text):
+        char = text[at]
+        if char in "'\"#":
+            end = _skip(text, at)
+            line += text.count("\n", at, end)
+            at, signs = end, 0
+            continue
+        at += 1
+        line += char == "\n"
         depth += (char in "([{") - (char in ")]}")
-        signs = signs + 1 if char in "-~+" else signs if char == " " else 0
+        signs = signs + 1 if char in "-~+" else signs if char in " \t" else 0
         if depth > MAX_DEPTH or signs > MAX_DEPTH:
             raise error(line)
 
 
+def _skip(text: str, at: int) -> int:
+    """Where the string or comment that begins at `at` is over."""
+    if text[at] == "#":
+        end = text.find("\n", at)
+        return len(text) if end < 0 else end
+    quote = text[at] * 3 if text.startswith(text[at] * 3, at) else text[at]
+    at += len(quote)
+    while at < len(text) and not text.startswith(quote, at):
+        if text[at] == "\n" and len(quote) == 1:
+            return at
+        at += 2 if text[at] == "\\" else 1
+    return min(at + len(quote), len(text))
+
+
+def _what(item: ast.AST) -> str:
+    name = type(item).__name__
+    return _WORDS.get(name, f"'{name.lower()}'")
+
+
 def _known(name: str, names: dict[str, Any]) -> str:
-    close = difflib.get_close_matches(name[:60], list(names), n=1)
-    listed = ", ".join(sorted(names))
+    close = difflib.get_close_matches(name[:60], [known for known in names if len(known) <= 60], n=1)
+    listed = ", ".join(sorted(known[:60] for known in names)[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
     return f"{listed} (did you mean {close[0]}?)" if close else listed

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import TrajspecError
+from .errors import NOWHERE, TrajspecError
 from .kinds import CANVAS, FLAG, Kind
-from .nodes import Node, Value, node, walk
+from .nodes import Node, Value, exact_key, node, walk
 from .op import OPS, op
 
 
 def _kind(kinds: Any, attrs: dict[str, Any]) -> tuple[Kind]:
     from .kinds import KINDS
 
+    if attrs["kind"] not in KINDS:
+        raise TrajspecError(f"kind is {attrs['kind']}, expected one of {', '.join(KINDS)}")
     return (KINDS[attrs["kind"]],)
 
 
@@ -89,17 +91,27 @@ class Plan:
 
 def verify(plan: Plan) -> Plan:
     """`plan` itself when it is well formed, else TrajspecError that says what is wrong with which value."""
-    from .apply import check_kinds
+    from .apply import is_name
 
     def wrong(what: str) -> TrajspecError:
         return TrajspecError(f"plan {plan.name}: {what}")
 
+    if not is_name(plan.name):
+        raise wrong(f"its name {plan.name!r} is not a name in Python")
     if not plan.inputs or plan.inputs[0].kind is not CANVAS:
         raise wrong("the first input must be a canvas")
+    for value in plan.inputs:
+        if value.node.op.name != "input":
+            raise wrong(f"an input must be a plan's argument, got a value of {value.node.op.name}")
+    names = [value.node.attributes["name"] for value in plan.inputs]
+    if len(set(names)) != len(names) or not all(is_name(name) for name in names):
+        raise wrong(f"inputs need different names that Python allows, got {', '.join(map(repr, names))}")
     if not plan.starts or plan.starts[0].kind is not CANVAS:
         raise wrong("the first carried value must be a canvas")
-    if plan.test.kind is not FLAG:
-        raise wrong(f"the loop's test must be a flag, got {plan.test.kind}; write: while unfinished(x)")
+    if plan.test is not unfinished(plan.carried[0]):
+        raise wrong("the loop must go on while unfinished(x), x being the canvas it carries")
+    if len(plan.carried_names) != len(plan.starts):
+        raise wrong(f"the loop carries {len(plan.starts)} values and has {len(plan.carried_names)} names for them")
     if len(plan.step) != len(plan.starts):
         raise wrong(f"the loop carries {len(plan.starts)} values, the step gives {len(plan.step)}")
     for number, (start, after) in enumerate(zip(plan.starts, plan.step, strict=True)):
@@ -115,11 +127,42 @@ def verify(plan: Plan) -> Plan:
                 raise wrong(f"input {item.attributes['name']!r} is used but not declared")
             if name == "carried" and (part == "start" or item.results[0] not in carried):
                 raise wrong("a value of the loop is used outside of it")
-            kinds = check_kinds(item.op, item.args, item.attributes)
-            if kinds != tuple(result.kind for result in item.results):
-                raise wrong(f"{name} gives {[str(k) for k in kinds]}, the plan says otherwise")
+            _check_node(item, wrong)
     if any(n.op.calls_model for n in walk((*plan.starts, plan.test))):
         raise wrong("the model may be called in the step only")
     if len([n for n in walk(plan.step) if n.op.calls_model]) > 1:
         raise wrong("a step may call the model once: give all queries to one forward")
     return plan
+
+
+def unfinished(x: Value) -> Value:
+    """The test of every loop: the row `x` goes on."""
+    return node(OPS["unfinished"], (x,), {}, (FLAG,)).results[0]
+
+
+def _check_node(item: Node, wrong: Callable[[str], TrajspecError]) -> None:
+    from .apply import check_attribute, check_kinds
+
+    name = item.op.name
+    declared = {attribute.name: attribute for attribute in item.op.attributes}
+    if set(declared) != set(item.attributes):
+        raise wrong(f"{name} has settings {sorted(item.attributes)}, expected {sorted(declared)}")
+    positional = [operand for operand in item.op.operands if not operand.keyword]
+    least = len(item.op.operands) - any(operand.many for operand in positional)
+    if len(item.args) < least or (len(item.args) > least and not any(operand.many for operand in positional)):
+        raise wrong(f"{name} has {len(item.args)} operands, expected {least}")
+    try:
+        clean = {key: check_attribute(item.op, declared[key], value, NOWHERE) for key, value in item.attrs}
+        if item.op.check is not None:
+            item.op.check(**item.attributes)
+        kinds = check_kinds(item.op, item.args, item.attributes, NOWHERE)
+    except TrajspecError as error:
+        raise wrong(str(error)) from None
+    for key, value in item.attrs:
+        if exact_key(clean[key]) != exact_key(value):
+            raise wrong(f"{name}: setting '{key}' is {value!r}, expected {clean[key]!r}")
+    if kinds != tuple(result.kind for result in item.results):
+        given = ", ".join(result.kind.name for result in item.results)
+        raise wrong(f"{name} gives {', '.join(map(str, kinds))}, the plan says {given}")
+    if item.op.infix == "-" and len(item.args) == 1 and item.args[0] is not None and item.args[0].is_const:
+        raise wrong("a negated number must be a negative number")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import keyword
-from typing import Any
-
-from .apply import pairs
-from .nodes import Node, Value, walk
-from .op import OPS
+from .apply import is_name
+from .nodes import Node, Value, exact_key, walk
+from .op import OPS, pairs
 from .plan import Plan
 
-_WIDTH = 100
-_INLINE = 60
+_INLINE = 60  # characters; keeps what is read back well within the depth that `parse` allows
 # Python's own binding strength, comparisons weakest.
 _LEVEL = {"==": 0, "!=": 0, "<": 0, "<=": 0, ">": 0, ">=": 0, "|": 1, "^": 2, "&": 3, "+": 5, "-": 5, "*": 6, "/": 6}
 _LEVEL |= {"//": 6, "%": 6}
@@ -27,8 +23,8 @@ class _Printer:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.names: dict[Value, str] = {}
-        self.taken = set(OPS) | {"prompt"}
-        self.wished = {value: name for value, name in plan.names if not value.is_const}
+        self.taken = set(OPS)
+        self.wished = {value: name for value, name in reversed(plan.names) if not value.is_const}
         self.uses: dict[Value, int] = {}
         for item in walk((*plan.starts, plan.test, *plan.step)):
             for arg in item.args:
@@ -40,14 +36,18 @@ class _Printer:
     def text(self) -> str:
         plan = self.plan
         for value in plan.inputs:
-            self.names[value] = self._fresh(value.node.attributes["name"], known=True)
+            # An input's name belongs to the plan. Ops are called and names are not, so the two may coincide.
+            self.names[value] = value.node.attributes["name"]
+            self.taken.add(self.names[value])
         arguments = ", ".join(f"{self.names[value]}: {value.kind}" for value in plan.inputs)
         lines = [f"def {plan.name}({arguments}):"]
         if plan.doc:
-            lines.append(f'    """{plan.doc}"""')
+            lines.append(f"    {_doc(plan.doc)}")
         carried = [self._fresh(name) for name in plan.carried_names]
         for item in walk(plan.starts):
-            if item.op.name not in ("input", "const", "carried") and item.results[0] not in plan.starts:
+            if item.op.name in ("input", "const", "carried"):
+                continue
+            if len(item.results) > 1 or item.results[0] not in plan.starts:
                 lines += self._statement(item, "    ")
         lines += [f"    {name} = {self._expr(start)[0]}" for name, start in zip(carried, plan.starts, strict=True)]
         self.names.update(zip(plan.carried, carried, strict=True))
@@ -59,25 +59,20 @@ class _Printer:
             if self._stays_inline(item):
                 continue
             body += self._statement(item, "        ")
-        before = {value: carried[index] for index, value in enumerate(plan.carried)}
-        changed = [
-            (name, value) for name, value in zip(carried, plan.step, strict=True) if before.get(value) != name
-        ]
-        if len(changed) == 1:
-            body.append(f"        {changed[0][0]} = {self._expr(changed[0][1])[0]}")
-        elif changed:
-            left = ", ".join(name for name, _ in changed)
-            body.append(f"        {left} = {', '.join(self._expr(value)[0] for _, value in changed)}")
-        lines += body or [f"        {carried[0]} = {carried[0]}"]
+        # What stays as it is is written as well (n = n): being assigned in the loop is what makes it carried.
+        body.append(f"        {', '.join(carried)} = {', '.join(self._expr(value)[0] for value in plan.step)}")
+        lines += body
         lines.append(f"    return {carried[0]}")
         return "\n".join(lines) + "\n"
 
-    def _fresh(self, name: str, known: bool = False) -> str:
-        if not name.isidentifier() or keyword.iskeyword(name):
-            name = "value"
+    def _fresh(self, wish: str) -> str:
+        """`wish`, or something like it that nobody has: `block_` for an op's name, `y2`, `y3` for a taken one."""
+        name = wish if is_name(wish) else "value"
+        if name in OPS:
+            name += "_"
         candidate, number = name, 2
-        while candidate in self.taken and not (known and candidate == "prompt" and number == 2):
-            candidate, number = f"{name}{number}" if name not in OPS else f"{name}_" * (number == 2) or f"{name}{number}", number + 1
+        while candidate in self.taken:
+            candidate, number = f"{name}{number}", number + 1
         self.taken.add(candidate)
         return candidate
 
@@ -88,7 +83,7 @@ class _Printer:
         value = item.results[0]
         if value in self.plan.step and self.uses[value] == 1:
             return True
-        if value in self.wished or value.kind.name in ("logits", "canvas", "probs", "query"):
+        if value in self.wished or (value.kind.name in ("logits", "canvas", "probs", "query") and not item.op.infix):
             return False
         return self.uses.get(value, 0) == 1 and len(self._expr(value)[0]) <= _INLINE
 
@@ -112,14 +107,12 @@ class _Printer:
         name = item.op.name
         if name == "const":
             number = item.attributes["value"]
-            return repr(number), _ATOM if number >= 0 else _UNARY
+            return repr(number), _UNARY if repr(number).startswith("-") else _ATOM
         if item.op.infix and len(item.args) == 2:
             return self._infix(item)
         if item.op.infix:
             inner, level = self._expr(item.args[0])  # type: ignore[arg-type]
-            # A negated literal would read back as a negative one.
-            wrap = level < _UNARY or item.args[0].is_const  # type: ignore[union-attr]
-            return f"{item.op.infix}{f'({inner})' if wrap else inner}", _UNARY
+            return f"{item.op.infix}{f'({inner})' if level < _UNARY else inner}", _UNARY
         parts = []
         for operand, value in pairs(item.op, item.args):
             if value is not None:
@@ -127,9 +120,9 @@ class _Printer:
                 parts.append(f"{operand.name}={text}" if operand.keyword else text)
         for attribute in item.op.attributes:
             given = item.attributes[attribute.name]
-            if not attribute.required and given == attribute.default and type(given) is type(attribute.default):
-                continue
-            parts.append(f"{attribute.name}={_attr(given, 'name' in attribute.types)}")
+            if attribute.required or exact_key(given) != exact_key(attribute.default):
+                bare = "name" in attribute.types and isinstance(given, str)
+                parts.append(f"{attribute.name}={given if bare else repr(given)}")
         return f"{name}({', '.join(parts)})", _ATOM
 
     def _infix(self, item: Node) -> tuple[str, int]:
@@ -144,5 +137,6 @@ class _Printer:
         return f"{left} {item.op.infix} {right}", level
 
 
-def _attr(value: Any, bare: bool) -> str:
-    return value if bare and isinstance(value, str) else repr(value)
+def _doc(text: str) -> str:
+    plain = text.isprintable() and '"""' not in text and "\\" not in text and not text.endswith('"')
+    return f'"""{text}"""' if plain else repr(text)

@@ -9,64 +9,19 @@ from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any, overload
 
+import numpy as np
+
 from . import opset  # noqa: F401  (declares the ops)
-from .errors import Place, TrajspecError, fail
-from .handles import Eager, Handle, Traced
-from .kinds import CANVAS, FLAG, KINDS, LOGITS, Kind
+from .apply import is_name
+from .canvas import Canvas
+from .declare import Asked, Given, History, entry, given, history, query
+from .errors import Place, TrajspecError, fail, place_of, source_line
+from .explain import described
+from .handles import Absent, Eager, Handle, Traced
+from .kinds import CANVAS, KINDS, LOGITS, Kind
 from .nodes import Value, node, walk
 from .op import OPS
-from .plan import Plan, carried_value, input_value, verify
-
-
-@dataclass(frozen=True)
-class History:
-    """What a policy remembers from step to step: declared as the default of an argument, taken and returned."""
-
-    kind: Kind
-    start: float
-
-
-@dataclass(frozen=True)
-class Given:
-    """An input of the task, one value a row: declared as the default of an argument."""
-
-    kind: Kind
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One more question to the model: its logits arrive as an argument."""
-
-    function: Callable[..., Any]
-
-
-def history(kind: str | Kind, start: float = 0.0) -> Any:
-    """Declare a history: `def p(x, logits, seen=ts.history("scores", start=0)): ...; return x, seen`.
-
-    `kind` is one of count, flag, scores, tokens, selection, probs, logits; every entry starts as `start`.
-    """
-    return History(_kind(kind), start)
-
-
-def given(kind: str | Kind) -> Any:
-    """Declare an input of the task: `def p(x, logits, answer=ts.given("selection"))`; decode takes it by name."""
-    return Given(_kind(kind))
-
-
-def query(function: Callable[..., Any]) -> Any:
-    """Declare one more question to the model: `def p(x, logits, blind=ts.query(f))`, with f(x) giving the query.
-
-    Keyword arguments of `function` that the policy has as well get the policy's settings.
-    """
-    return Asked(function)
-
-
-def _kind(kind: str | Kind) -> Kind:
-    found = KINDS.get(str(kind))
-    if found is None or not found.axes:
-        usual = ", ".join(name for name, known in KINDS.items() if known.axes)
-        raise fail(f"'{kind}' is not a kind of value that can be declared", f"Expected one of: {usual}")
-    return found
+from .plan import Plan, carried_value, input_value, unfinished, verify
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,27 +36,43 @@ class Policy:
     predict_mask: bool = False
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
-        if not args:
-            return self.bind(**settings)
-        chosen = self.bind(**settings).settings
-        handles = [_hand(arg, kind) for arg, kind in zip(args, self._kinds(len(args)), strict=False)]
-        returned, _ = _run(self.function, handles, chosen)
-        return returned
+        """Without values the policy with other parameters; with (canvas, logits, ...) what it returns for them.
+
+        Arrays have the axes of `ir.kinds` with rows in front or without: logits float [..., L, V]. A history left out
+        is at its start, the logits of a query may be left out when the policy does not read them.
+        """
+        chosen = self.bind(**settings)
+        return chosen._run_on(args) if args else chosen
 
     def bind(self, **settings: Any) -> Policy:
         """The same policy with these parameters. Raises TypeError for a name it does not declare."""
         for name in settings:
             if name not in self.settings:
-                raise TypeError(f"policy {self.name} has no parameter {name!r}; it has: {', '.join(self.settings)}")
+                has = ", ".join(self.settings) or "none"
+                raise TypeError(f"policy {self.name} has no parameter {name!r}; it has: {has}")
         return replace(self, settings=self.settings | settings)
 
-    def _kinds(self, given: int) -> list[Kind]:
-        kinds = [CANVAS, LOGITS]
-        for _, declared in self.arguments:
-            kinds.append(LOGITS if isinstance(declared, Asked) else declared.kind)
-        if given > len(kinds):
-            raise fail(f"policy {self.name} takes {len(kinds)} values, got {given}", "Parameters go by name.")
-        return kinds
+    def _run_on(self, args: tuple[Any, ...]) -> Any:
+        names = ["x", "logits", *(name for name, _ in self.arguments)]
+        if not 2 <= len(args) <= len(names):
+            shown = ", ".join(names)
+            raise fail(f"{self.name}: expected the values {shown}, got {len(args)}", "Parameters go by name.")
+        x = _hand(args[0], CANVAS, "x", None)
+        handles: list[Handle] = [x, _hand(args[1], LOGITS, "logits", x)]
+        for number, (name, declared) in enumerate(self.arguments, start=2):
+            if number < len(args):
+                kind = LOGITS if isinstance(declared, Asked) else declared.kind
+                handles.append(_hand(args[number], kind, name, x))
+            elif isinstance(declared, History):
+                handles.append(OPS["fill"](x, kind=declared.kind, value=declared.start))
+            else:
+                handles.append(Absent(name))
+        returned, seen = _run(self.function, handles, self.settings)
+        items = self._items(returned, seen.line or _definition(self.function))
+        for (name, kind), item in zip(self._state(), items, strict=True):
+            if not isinstance(item, Handle) or item.kind is not kind:
+                self._as_entry(name, kind, item, seen.line or _definition(self.function))
+        return returned
 
     def plan(self, view: str = "full") -> Plan:
         """The policy as a plan: the model call, the policy's ops and the loop around them.
@@ -117,7 +88,8 @@ class Policy:
         slots: list[tuple[str, Any]] = [("logits", 0)]
         for name, declared in self.arguments:
             if isinstance(declared, History):
-                start = node(OPS["fill"], (prompt,), {"kind": declared.kind.name, "value": declared.start}, (declared.kind,))
+                attrs = {"kind": declared.kind.name, "value": declared.start}
+                start = node(OPS["fill"], (prompt,), attrs, (declared.kind,))
                 slots.append(("value", carried_value(len(starts), declared.kind)))
                 starts.append(start.results[0])
                 names.append(name)
@@ -128,21 +100,18 @@ class Policy:
                 slots.append(("logits", len(queries)))
                 queries.append(self._query(declared, x))
         first = self._forward(queries, view)
-        step, locals_ = self._trace(x, slots, first, starts)
-        used = {value for item in walk(step) for value in item.args}
+        step, locals_ = self._trace(x, slots, first)
+        used = {*step, *(value for item in walk(step) for value in item.args)}
         kept = [q for number, q in enumerate(queries) if number == 0 or first[number] in used]
         if len(kept) < len(queries):
             # A query nobody reads is not asked; trace again on the smaller call.
             second = self._forward(kept, view)
             answers = [second[kept.index(q)] if q in kept else first[n] for n, q in enumerate(queries)]
-            step, locals_ = self._trace(x, slots, answers, starts)
+            step, locals_ = self._trace(x, slots, answers)
         plan = Plan(
-            self.name, tuple(inputs), tuple(starts), self._test(x), step, tuple(names), tuple(locals_), self.doc
+            self.name, tuple(inputs), tuple(starts), unfinished(x), step, tuple(names), tuple(locals_), self.doc
         )  # fmt: skip
         return verify(plan)
-
-    def _test(self, x: Value) -> Value:
-        return node(OPS["unfinished"], (x,), {}, (FLAG,)).results[0]
 
     def _forward(self, queries: list[Value], view: str) -> tuple[Value, ...]:
         attrs = {"view": view, "predict_mask": self.predict_mask}
@@ -153,7 +122,7 @@ class Policy:
         settings = {name: value for name, value in self.settings.items() if name in wanted}
         out, _ = _run(declared.function, [Traced(x)], settings)
         if not isinstance(out, Traced) or out.kind not in (KINDS["query"], CANVAS):
-            got = f"{out.kind} from {out.origin}" if isinstance(out, Handle) else type(out).__name__
+            got = described(out) if isinstance(out, Handle) else "nothing" if out is None else type(out).__name__
             raise fail(
                 f"query {declared.function.__name__} must return a query, got {got}",
                 "Write for example: return ts.hide(x, where=ts.known(x))",
@@ -162,12 +131,12 @@ class Policy:
         return out.value
 
     def _trace(
-        self, x: Value, slots: list[tuple[str, Any]], logits: Any, starts: list[Value]
+        self, x: Value, slots: list[tuple[str, Any]], logits: Any
     ) -> tuple[tuple[Value, ...], list[tuple[Value, str]]]:
         handles = [Traced(x)]
         handles += [Traced(logits[slot] if kind == "logits" else slot) for kind, slot in slots]
         returned, seen = _run(self.function, handles, self.settings)
-        values = self._returned(returned, starts, seen.line)
+        values = self._returned(returned, seen.line or _definition(self.function))
         after = values[0]
         if after.node.op.name != "advance":
             size = _block(walk(values))
@@ -181,26 +150,38 @@ class Policy:
         ]
         return step, named
 
-    def _returned(self, returned: Any, starts: list[Value], place: Place | None) -> list[Value]:
-        histories = [name for name, declared in self.arguments if isinstance(declared, History)]
-        expected = ", ".join(["x", *histories])
-        remedy = f"A policy returns its next state. Write: return {expected}"
+    def _state(self) -> list[tuple[str, Kind]]:
+        """Name and kind of everything the policy returns."""
+        return [("x", CANVAS), *((name, told.kind) for name, told in self.arguments if isinstance(told, History))]
+
+    def _remedy(self) -> str:
+        return f"A policy returns its next state. Write: return {', '.join(name for name, _ in self._state())}"
+
+    def _items(self, returned: Any, place: Place) -> list[Any]:
+        expected = ", ".join(name for name, _ in self._state())
         if returned is None:
-            raise fail(f"{self.name}: the policy must return {expected}, got nothing", remedy, place)
+            raise fail(f"{self.name}: the policy must return {expected}, got nothing", self._remedy(), place)
         items = list(returned) if isinstance(returned, (tuple, list)) else [returned]
-        if len(items) != len(starts):
-            raise fail(f"{self.name}: the policy must return {expected}, got {len(items)} values", remedy, place)
+        if len(items) != len(self._state()):
+            got = f"{len(items)} value{'s' * (len(items) != 1)}"
+            raise fail(f"{self.name}: the policy must return {expected}, got {got}", self._remedy(), place)
+        return items
+
+    def _as_entry(self, name: str, kind: Kind, item: Any, place: Place) -> int | float | bool:
+        """A number returned for a history, which takes the history's own shape."""
+        if kind is CANVAS or not isinstance(item, (bool, int, float, np.generic)):
+            got = described(item) if isinstance(item, Handle) else f"a {type(item).__name__}"
+            raise fail(f"{self.name}: returned '{name}' must be {kind}, got {got}", self._remedy(), place)
+        return entry(kind, item)
+
+    def _returned(self, returned: Any, place: Place) -> list[Value]:
         values = []
-        for item, start, name in zip(items, starts, ["x", *histories], strict=True):
-            if isinstance(item, (bool, int, float)):
-                # A history may be set to a number; it takes the history's own shape.
-                whole = node(OPS["fill"], (carried_value(0, CANVAS),), {"kind": start.kind.name, "value": item}, (start.kind,))
-                values.append(whole.results[0])
-                continue
-            if not isinstance(item, Traced) or item.kind is not start.kind:
-                got = f"{item.kind} from {item.origin}" if isinstance(item, Handle) else type(item).__name__
-                raise fail(f"{self.name}: returned '{name}' must be {start.kind}, got {got}", remedy, place)
-            values.append(item.value)
+        for (name, kind), item in zip(self._state(), self._items(returned, place), strict=True):
+            if isinstance(item, Traced) and item.kind is kind:
+                values.append(item.value)
+            else:
+                attrs = {"kind": kind.name, "value": self._as_entry(name, kind, item, place)}
+                values.append(node(OPS["fill"], (carried_value(0, CANVAS),), attrs, (kind,)).results[0])
         return values
 
     def __repr__(self) -> str:
@@ -213,8 +194,28 @@ def _block(nodes: Any) -> int | None:
     return max((size for size in sizes if size is not None), default=None)
 
 
-def _hand(arg: Any, kind: Kind) -> Handle:
-    return arg if isinstance(arg, Handle) else Eager(kind, arg)
+def _hand(arg: Any, kind: Kind, name: str, x: Handle | None) -> Handle:
+    """`arg` as the argument `name` of a policy, its shape checked against the canvas."""
+    if isinstance(arg, Handle):
+        if arg.kind is not kind:
+            raise fail(f"argument '{name}' must be {kind}, got {described(arg)}", "Write: policy(x, logits)")
+        return arg
+    if kind is CANVAS:
+        if not isinstance(arg, Canvas):
+            remedy = "Write: ts.canvas(tokens, gen_length=..., vocab_size=..., mask_id=...)"
+            raise fail(f"argument '{name}' must be a canvas, got {type(arg).__name__}", remedy)
+        return Eager(CANVAS, arg)
+    data = np.asarray(arg)
+    types = {"selection": "b", "flag": "b", "tokens": "iu"}.get(kind.name, "fiu")
+    if data.dtype.kind not in types:
+        raise fail(f"argument '{name}' must be {kind}, got an array of {data.dtype}")
+    if isinstance(x, Eager):
+        tokens, allowed = x.data.tokens, x.data.allowed
+        tail = {"1": (1,), "L": tokens.shape[-1:], "LV": (tokens.shape[-1], allowed.shape[-1])}[kind.axes]
+        if data.shape != tokens.shape[:-1] + tail:
+            expected = list(tokens.shape[:-1] + tail)
+            raise fail(f"argument '{name}' must have the shape {expected}, got {list(data.shape)}", kind.sentence)
+    return Eager(kind, data)
 
 
 class _Seen:
@@ -227,36 +228,37 @@ class _Seen:
 
 def _run(function: Callable[..., Any], args: list[Any], settings: dict[str, Any]) -> tuple[Any, _Seen]:
     seen = _Seen()
+    if sys.getprofile() is not None:
+        # Somebody measures (or this policy is called by another): names and the line of `return` are a convenience.
+        return function(*args, **settings), seen
     code: CodeType = function.__code__
-    before = sys.getprofile()
 
     def watch(frame: FrameType, event: str, arg: Any) -> None:
         if event == "return" and frame.f_code is code:
-            from .errors import linecache
-
-            seen.locals = dict(frame.f_locals)
-            file, line = frame.f_code.co_filename, frame.f_lineno
-            seen.line = Place(file, line, linecache.getline(file, line).rstrip("\n"))
+            seen.locals, seen.line = dict(frame.f_locals), place_of(frame)
 
     sys.setprofile(watch)
     try:
         return function(*args, **settings), seen
     finally:
-        sys.setprofile(before)
+        sys.setprofile(None)
 
 
 def _definition(function: Callable[..., Any]) -> Place:
-    from .errors import linecache
-
     code = function.__code__
-    return Place(code.co_filename, code.co_firstlineno, linecache.getline(code.co_filename, code.co_firstlineno).rstrip())
+    line = code.co_firstlineno
+    while source_line(code.co_filename, line).lstrip().startswith("@"):
+        line += 1
+    return Place(code.co_filename, line, source_line(code.co_filename, line))
 
 
 @overload
 def policy(function: Callable[..., Any], /) -> Policy: ...
 @overload
 def policy(*, name: str | None = None, predict_mask: bool = False) -> Callable[[Callable[..., Any]], Policy]: ...
-def policy(function: Callable[..., Any] | None = None, /, *, name: str | None = None, predict_mask: bool = False) -> Any:
+def policy(
+    function: Callable[..., Any] | None = None, /, *, name: str | None = None, predict_mask: bool = False
+) -> Any:
     """Make a policy of a function `(x, logits, ..., *, parameters) -> x`.
 
     x is the canvas, logits the model's answer about it. Further positional arguments declare themselves by their
@@ -271,7 +273,12 @@ def policy(function: Callable[..., Any] | None = None, /, *, name: str | None = 
 
 def _declare(function: Callable[..., Any], name: str | None, predict_mask: bool) -> Policy:
     shape = "def my_policy(x, logits, *, threshold=0.9): ..."
+    lazy = inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function)
+    if not inspect.isfunction(function) or lazy:
+        raise fail(f"a policy is a plain function, got {function!r:.80}", f"Write: {shape}")
     place = _definition(function)
+    if not is_name(name or function.__name__):
+        raise fail(f"a policy's name must be a name in Python, got {name or function.__name__!r}", "", place)
     settings: dict[str, Any] = {}
     positional: list[inspect.Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
@@ -294,6 +301,8 @@ def _declare(function: Callable[..., Any], name: str | None, predict_mask: bool)
                 "parameters come after a *.",
                 place,
             )
+        if isinstance(parameter.default, Given) and parameter.name == "prompt":
+            raise fail("'prompt' is the canvas that a plan starts from", "Give the task input another name.", place)
         arguments.append((parameter.name, parameter.default))
     doc = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0].replace("\n", " ")
     return Policy(function, name or function.__name__, doc, tuple(arguments), settings, predict_mask)

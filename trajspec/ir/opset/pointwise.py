@@ -29,24 +29,29 @@ def _const(attrs: dict[str, Any]) -> tuple[Kind]:
     return (FLAG,) if isinstance(attrs["value"], bool) else (COUNT,)
 
 
+# What came is added where the values are known.
+_COMPUTES = "expected counts, scores, logits or probs"
+_COMPARES = "expected counts, scores or confidences"
+
+
 def _arithmetic(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind]:
     pair = tuple(kinds)
     if len(pair) == 1:
         pair = (pair[0], COUNT)
     if pair in _NUMBERS:
-        return (_NUMBERS[pair],)  # type: ignore[index]
+        return (_NUMBERS[pair],)
     if CONF in pair:
         raise TrajspecError(
-            f"cannot compute with {' and '.join(map(str, kinds))}\n"
+            f"{_COMPUTES}\n"
             "A confidence is kept as a logarithm. Write ts.prob(conf) for plain numbers."
         )
     if SELECTION in pair or FLAG in pair:
         raise TrajspecError(
-            f"cannot compute with {' and '.join(map(str, kinds))}\n"
+            f"{_COMPUTES}\n"
             "Write ts.count(selection) for its size, or ts.choose(selection, 1, 0) for one number a position."
         )
     raise TrajspecError(
-        f"cannot compute with {' and '.join(map(str, kinds))}\n"
+        f"{_COMPUTES}\n"
         "Arithmetic takes counts, scores, logits and probs: two of one kind, or one of them with a count."
     )
 
@@ -59,25 +64,25 @@ def _comparison(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind]:
         return (SELECTION,)
     if LOGITS in pair:
         raise TrajspecError(
-            f"cannot compare {' with '.join(map(str, kinds))}\n"
+            f"{_COMPARES}\n"
             "A raw logit is not a probability. Write: token, conf = ts.score(logits)"
         )
     if PROBS in pair:
         raise TrajspecError(
-            f"cannot compare {' with '.join(map(str, kinds))}\n"
+            f"{_COMPARES}\n"
             "There is one probability a token. Write ts.max(probs) for the largest of a position."
         )
     if SELECTION in pair:
         raise TrajspecError(
-            f"cannot compare {' with '.join(map(str, kinds))}\n"
+            f"{_COMPARES}\n"
             "& and | bind tighter than comparisons in Python. Put them in parentheses: here & (conf >= 0.9)"
         )
     if CONF in pair:
         raise TrajspecError(
-            f"cannot compare {' with '.join(map(str, kinds))}\n"
+            f"{_COMPARES}\n"
             "A confidence is kept as a logarithm. Write ts.prob(conf) to compare it with plain scores."
         )
-    raise TrajspecError(f"cannot compare {' with '.join(map(str, kinds))}\nBoth sides must be numbers of one kind.")
+    raise TrajspecError(f"{_COMPARES}\nBoth sides must be numbers of one kind.")
 
 
 def _equality(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind]:
@@ -91,7 +96,7 @@ def _logic(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind]:
         return (SELECTION if SELECTION in kinds else FLAG,)
     wrong = next(kind for kind in kinds if kind not in (SELECTION, FLAG))
     raise TrajspecError(
-        f"needs selections or flags, got {' and '.join(map(str, kinds))}\n"
+        "expected selections or flags\n"
         + (
             "& and | bind tighter than comparisons in Python. Put them in parentheses: here & (conf >= 0.9)"
             if wrong in (CONF, SCORES, COUNT)
@@ -161,7 +166,7 @@ def invert(a: np.ndarray) -> np.ndarray:
 
 
 def _pair(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind]:
-    return (_NUMBERS.get(tuple(kinds), SCORES),)  # type: ignore[call-overload]
+    return (_NUMBERS.get((kinds[0], kinds[1]), SCORES),)
 
 
 @op("least(a: count | scores, b: count | scores) -> out: scores", infer=_pair)
@@ -192,13 +197,13 @@ def _choose(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind]:
     when, a, b = kinds
     if a is b and not (when is SELECTION and a in (COUNT, FLAG)):
         return (a,)
-    if when is SELECTION and {a, b} <= {COUNT, SCORES} or {a, b} == {COUNT, SCORES}:
+    if (when is SELECTION and {a, b} <= {COUNT, SCORES}) or {a, b} == {COUNT, SCORES}:
         return (SCORES,)
     if {a, b} == {COUNT, TOKENS}:
         return (TOKENS,)
     if {a, b} <= {FLAG, SELECTION}:
         return (SELECTION,)
-    raise TrajspecError(f"cannot choose between {a} and {b}\nBoth sides must be of one kind.")
+    raise TrajspecError("expected a selection or flag and two values of one kind\nWrite: ts.choose(when, a, b)")
 
 
 @op(

@@ -16,7 +16,7 @@ def count(of: np.ndarray) -> np.ndarray:
 @op("any(of: selection) -> some: flag")
 def any_(of: np.ndarray) -> np.ndarray:
     """Whether a selection holds a position."""
-    return of.any(axis=-1, keepdims=True)
+    return np.logical_or.reduce(of, axis=-1, keepdims=True)
 
 
 @op("all(of: selection, *, where: selection) -> every: flag")

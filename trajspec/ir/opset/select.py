@@ -19,7 +19,7 @@ def ranks(by: np.ndarray, where: np.ndarray) -> np.ndarray:
     return np.where(where, out, order.shape[-1])
 
 
-@op("top(by: conf | scores, k: count, *, where: selection) -> best: selection")
+@op("top(by: conf | scores, k: count, *, where: selection) -> best: selection", whole=("k",))
 def top(by: np.ndarray, k: np.ndarray, *, where: np.ndarray) -> np.ndarray:
     """The k best positions of `where`, all of them when it has fewer; ties go to the lowest position."""
     by, where = np.broadcast_arrays(by, where)
@@ -33,13 +33,13 @@ def rank(by: np.ndarray, *, where: np.ndarray) -> np.ndarray:
     return ranks(by, where)
 
 
-@op("first(n: count, *, where: selection) -> first: selection")
+@op("first(n: count, *, where: selection) -> first: selection", whole=("n",))
 def first(n: np.ndarray, *, where: np.ndarray) -> np.ndarray:
     """The n leftmost positions of `where`."""
     return where & (np.cumsum(where, axis=-1) <= n)
 
 
-@op("bottom(by: conf | scores, k: count, *, where: selection) -> worst: selection")
+@op("bottom(by: conf | scores, k: count, *, where: selection) -> worst: selection", whole=("k",))
 def bottom(by: np.ndarray, k: np.ndarray, *, where: np.ndarray) -> np.ndarray:
     """The k worst positions of `where`, all of them when it has fewer; ties go to the lowest position."""
     by, where = np.broadcast_arrays(by, where)

@@ -1,0 +1,27 @@
+"""Golden texts: compared as they are, written anew with one flag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--refresh-golden", action="store_true", help="write golden texts instead of comparing them")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)`: `text` must be what `golden/name.txt` beside the test says."""
+
+    def compare(name: str, text: str) -> None:
+        file = Path(request.path).parent / "golden" / f"{name}.txt"
+        if request.config.getoption("--refresh-golden"):
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        assert file.exists(), f"{file.name} is missing; write it with --refresh-golden and read it"
+        assert text == file.read_text(encoding="utf-8")
+
+    return compare
