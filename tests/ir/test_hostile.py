@@ -236,10 +236,10 @@ def test_the_watch_sees_execution():
         ),
         (
             "size=32)\n        y", "size=2.5)\n        y",
-            "p.txt:6: window: setting 'size' must be int or None, got float\n"
+            "p.txt:6: window: setting 'size' must be int or None, got 2.5\n"
             "        here = window(x, size=2.5)\n"
             "                              ^^^\n"
-            "Settings are fixed when the plan is made; they cannot depend on the canvas.",
+            "Write: ts.window(x, size=...)",
         ),
         (
             "unfinished(x)", "any(masked(x))",

@@ -49,7 +49,7 @@ def bind(op: Op, args: Sequence[Any], kwargs: dict[str, Any], place: Place | Non
     if len(args) > len(positional) and not many:
         raise fail(
             f"{op.name}: takes {len(positional)} value{'s' * (len(positional) != 1)} by position, got {len(args)}",
-            f"Settings go by name: {usage(op)}",
+            f"Settings go by name. Write: {usage(op, full=True)}",
             place,
         )
     given: list[Any] = list(args)
@@ -124,11 +124,11 @@ def check_attribute(op: Op, attribute: Attribute, value: Any, place: Place | Non
         kind = "a number that is not finite or beyond 64 bits"
     if kind not in allowed:
         expected = " or ".join(attribute.types)
-        raise fail(
-            f"{op.name}: setting '{attribute.name}' must be {expected}, got {kind}",
-            "Settings are fixed when the plan is made; they cannot depend on the canvas.",
-            place,
-        )
+        remedy = f"Write: {usage(op, full=True)}"
+        if isinstance(value, Handle):
+            remedy = "Settings are fixed when the plan is made; they cannot depend on the canvas."
+        got = f"{value!r}" if kind in ("int", "float", "bool", "None") else kind
+        raise fail(f"{op.name}: setting '{attribute.name}' must be {expected}, got {got}", remedy, place)
     return value
 
 
@@ -239,7 +239,7 @@ def _compute(op: Op, given: Sequence[Any], attrs: dict[str, Any]) -> list[Handle
     kinds = check_kinds(op, eager, attrs)
     out = call_numpy(op, [None if value is None else value.data for value in eager], attrs, eager)
     outs = out if len(kinds) > 1 else (out,)
-    return [Eager(kind, data, op.name) for kind, data in zip(kinds, outs, strict=True)]
+    return [Eager(kind, data, op.infix or op.name) for kind, data in zip(kinds, outs, strict=True)]
 
 
 def call_numpy(op: Op, data: Sequence[Any], attrs: dict[str, Any], typed: Sequence[Any]) -> Any:

@@ -23,13 +23,13 @@ _CONVERSIONS = {
 }
 
 
-def usage(op: Op) -> str:
-    """How a call of `op` is written."""
+def usage(op: Op, full: bool = False) -> str:
+    """How a call of `op` is written, with all its settings when `full`."""
     if op.infix:
         return f"a {op.infix} b" if len(op.operands) == 2 else f"{op.infix}a"
     parts = [("*" if o.many else "") + o.name for o in op.operands if not o.keyword]
-    parts += [f"{o.name}=..." for o in op.operands if o.keyword and not o.optional]
-    parts += [f"{a.name}=..." for a in op.attributes if a.required]
+    parts += [f"{o.name}=..." for o in op.operands if o.keyword and (full or not o.optional)]
+    parts += [f"{a.name}=..." for a in op.attributes if full or a.required]
     return f"ts.{op.name}({', '.join(parts)})"
 
 
@@ -88,7 +88,7 @@ def _remedy(op: Op, expected: tuple[Kind, ...], value: Any, values: Sequence[Any
         return "A raw logit is not a probability. Write: token, conf = ts.score(logits)"
     if got in ("tokens", "conf", "scores") and "selection" in names:
         compare = "token == 5" if got == "tokens" else f"{got} >= 0.9"
-        return f"A selection says which positions; {got} say what is there. Compare first: where=here & ({compare})"
+        return f"A selection says which positions, {got} what is there. Compare first: where=here & ({compare})"
     for name in names:
         if (got, name) in _CONVERSIONS:
             return _CONVERSIONS[got, name]

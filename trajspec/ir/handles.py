@@ -190,14 +190,13 @@ class Traced(Handle):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
+        from .explain import usage
         from .op import OPS
 
         found = OPS.get(name)
         known = found is not None and not found.infix and not found.hidden
-        raise fail(
-            f"a {self.kind} has no attribute '{name}'",
-            f"Write: ts.{name}(...)" if known else "A value is read with ops: ts.tokens(x), ts.masked(x), ts.step(x)",
-        )
+        remedy = "A value is read with ops: ts.tokens(x), ts.masked(x), ts.step(x)"
+        raise fail(f"a {self.kind} has no attribute '{name}'", f"Write: {usage(found)}" if known and found else remedy)
 
     def __repr__(self) -> str:
         return f"<{self.kind} from {self.origin}>"

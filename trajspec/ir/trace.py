@@ -170,7 +170,8 @@ class Policy:
     def _as_entry(self, name: str, kind: Kind, item: Any, place: Place) -> int | float | bool:
         """A number returned for a history, which takes the history's own shape."""
         if kind is CANVAS or not isinstance(item, (bool, int, float, np.generic)):
-            got = described(item) if isinstance(item, Handle) else f"a {type(item).__name__}"
+            number = isinstance(item, (bool, int, float, np.generic))
+            got = described(item) if isinstance(item, Handle) else f"{item!r}" if number else f"a {type(item).__name__}"
             raise fail(f"{self.name}: returned '{name}' must be {kind}, got {got}", self._remedy(), place)
         return entry(kind, item)
 
