@@ -25,7 +25,7 @@ SIZES = [None, 1, 2, 32]
 ATTRIBUTES: dict[str, list[Any]] = {
     "size": SIZES, "steps": [None, 1, 7, 256], "temperature": [0.0, -0.0, 1.0, 0.3], "eps": [0.0, -0.0, 1e-3, 0.5],
     "floor": [1e-12, 1, 0.25], "p": [None, 1, 1.0, 0.9], "k": SIZES, "ids": [(), (1,), (1.0,), (True,), (3, -1)],
-    "predict_mask": [False, True], "view": ["full"], "value": NUMBERS,
+    "predict_mask": [False, True], "value": NUMBERS,
     "kind": ["count", "flag", "scores", "tokens", "selection", "probs", "logits"],
 }  # fmt: skip
 HIDDEN = ("const", "input", "carried")
@@ -95,7 +95,8 @@ def plans(draw: st.DrawFn) -> Plan:
     queries = [x]
     for name in random.sample(["hide", "substitute", "twins"], draw(st.integers(0, 2))):
         queries += pool.apply(OPS[name])
-    logits = build(OPS["forward"], queries, {"view": "full", "predict_mask": random.random() < 0.3}, NOWHERE)
+    attrs = {attribute.name: attribute.default for attribute in OPS["forward"].attributes}
+    logits = build(OPS["forward"], queries, attrs | {"predict_mask": random.random() < 0.3}, NOWHERE)
     assert all(value.kind is LOGITS for value in logits)
     pool.values += logits
     for name in ("score", "softmax", "masked", "uniform"):

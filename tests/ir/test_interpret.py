@@ -11,7 +11,7 @@ import trajspec as ts
 from tests.strategies import small_models
 from trajspec.exact.tabular import HashModel
 from trajspec.ir import TrajspecError
-from trajspec.ir.interpret import advance, run, start
+from trajspec.ir.interpret import advance, idle_limit, run, start
 from trajspec.policies import POLICIES
 
 from .test_eager import SMALL, canvases
@@ -130,7 +130,7 @@ def test_a_stuck_policy_is_told():
     )
 
 
-def test_a_policy_with_a_clock_may_wait_but_not_for_ever():
+def test_a_policy_with_a_clock_may_wait_but_not_for_ever(monkeypatch):
     @ts.policy
     def waits(x, logits, *, until=3):
         ready = ts.choose(ts.step(x) >= until, ts.masked(x), ts.masked(x) & False)
@@ -138,6 +138,9 @@ def test_a_policy_with_a_clock_may_wait_but_not_for_ever():
 
     model = HashModel(0, 4, 50, 3)
     assert run(waits.plan(), model, prompt()).calls == 4
+    assert idle_limit(waits.plan(), 5) > 4096 and idle_limit(POLICIES["wino"].plan(), 5) > 4096
+    assert idle_limit(POLICIES["llada_low_confidence"](temperature=0.0).plan(), 5) >= 1
+    monkeypatch.setattr("trajspec.ir.interpret.idle_limit", lambda plan, length: 40)
     with pytest.raises(TrajspecError, match="would never end"):
         run(waits(until=10**9).plan(), model, prompt())
 

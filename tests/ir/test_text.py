@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trajspec as ts
-from trajspec.ir import Plan, parse, verify
+from trajspec.ir import Plan, parse, text, verify
 from trajspec.ir.apply import build, const
 from trajspec.ir.kinds import CANVAS, COUNT
 from trajspec.ir.nodes import node
@@ -43,11 +43,11 @@ def settings_of(policy, data):
 
 
 def round_trip(plan: Plan) -> str:
-    text = str(plan)
-    back = parse(text)
+    written = str(plan)
+    back = parse(written)
     assert back == plan
-    assert str(back) == text
-    return text
+    assert str(back) == written
+    return written
 
 
 @pytest.mark.parametrize(("name", "policy"), EVERY, ids=[name for name, _ in EVERY])
@@ -67,6 +67,14 @@ def test_arbitrary_plans_read_back(plan):
 @settings(max_examples=300, deadline=2000, suppress_health_check=[HealthCheck.too_slow])
 def test_arbitrary_expressions_read_back(plan):
     round_trip(verify(plan))
+
+
+def test_a_wrong_printer_is_noticed(monkeypatch):
+    plan = parse(step("(a + a) * a"))
+    round_trip(plan)
+    monkeypatch.setitem(text._LEVEL, "+", 7)
+    with pytest.raises(AssertionError):
+        round_trip(plan)
 
 
 def step(expression: str) -> str:
@@ -121,8 +129,7 @@ def test_numbers_that_python_calls_equal_stay_apart():
     fills = [node(OPS["fill"], (PROMPT,), {"kind": "count", "value": number}, (COUNT,)) for number in numbers]
     assert len(set(fills)) == len(numbers)
     for number in [1, 1.0, 0, 0.0, -0.0]:
-        text = step(f"a * {number!r}")
-        assert str(parse(text)) == text
+        assert str(parse(step(f"a * {number!r}"))) == step(f"a * {number!r}")
         assert len({parse(step(f"a * {other!r}")).step for other in (number, 2)}) == 2
     history = step("a").replace("value=0", "value=-0.0")
     assert str(parse(history)) == history
@@ -173,9 +180,9 @@ def test_names_that_collide():
         x2 = ts.unmask(x, token, where=window & (position > 1) & (count > 0.5) | ts.top(count, top, where=window))
         return x2, ts.choose(any, top, ts.count(window))
 
-    text = round_trip(mine.plan())
-    assert "def mine(prompt: canvas, position: scores):" in text
-    assert "window_ = window(x, size=3)" in text and "token, count_ = score(logits)" in text
+    written = round_trip(mine.plan())
+    assert "def mine(prompt: canvas, position: scores):" in written
+    assert "window_ = window(x, size=3)" in written and "token, count_ = score(logits)" in written
 
 
 def test_an_unread_query_is_not_asked_and_one_kept_as_history_is():
@@ -195,8 +202,7 @@ def test_an_unread_query_is_not_asked_and_one_kept_as_history_is():
 
 
 def test_the_canvas_may_be_called_prompt():
-    text = "def p(prompt: canvas):\n    while unfinished(prompt):\n        prompt = remask(prompt, where=known(prompt))"
-    text += "\n    return prompt\n"
-    plan = parse(text)
+    loop = "while unfinished(prompt):\n        prompt = remask(prompt, where=known(prompt))"
+    plan = parse(f"def p(prompt: canvas):\n    {loop}\n    return prompt\n")
     assert plan.test is unfinished(X) and plan.starts == (PROMPT,)
     round_trip(plan)

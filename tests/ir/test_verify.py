@@ -39,7 +39,7 @@ def remembers(start=None, step=None):
     return replace(PLAN, starts=(PROMPT, start), step=(*PLAN.step, step), carried_names=("x", "a"))
 
 
-FORWARD = {"view": "full", "predict_mask": False}
+FORWARD = {attribute.name: attribute.default for attribute in OPS["forward"].attributes}
 LOGITS_NOW = value("forward", X, **FORWARD)
 LOGITS_TOO = value("forward", X, X, kinds=[LOGITS, LOGITS], **FORWARD)
 FILL = value("fill", PROMPT, kind="scores", value=0)
