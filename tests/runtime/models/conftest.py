@@ -11,8 +11,11 @@ import transformers
 
 from trajspec.runtime.models import load_model
 
+from .completion import SAVE, save_tokenizer
+
 WORDS = ["the", "a", "cat", "mat", "sat", "on", "##s", "dog", "saw", "."]
 TITLES = ["BertForMaskedLM", "ModernBertForMaskedLM", "DistilBertForMaskedLM", "RobertaForMaskedLM"]
+GOLDENS = Path(__file__).parents[2] / "goldens"
 WINDOW = 8  # ModernBERT's local_attention: a key is read up to 4 positions away
 
 
@@ -76,6 +79,34 @@ def plain(checkpoint):
     """The same weights in the plain class with eager attention."""
     title, folder = checkpoint
     return getattr(transformers, title).from_pretrained(folder, attn_implementation="eager").eval()
+
+
+@pytest.fixture(scope="session", params=["tiny_llada", "tiny_dream"])
+def golden_folder(request):
+    """The folder of each completion checkpoint with recorded logits; it has no tokenizer."""
+    return GOLDENS / request.param
+
+
+@pytest.fixture(scope="session")
+def completion(golden_folder):
+    """The loaded model, on one thread: with more, sums are split and rows of a batch differ from their single runs."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield load_model(golden_folder)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(params=["llada", "dream"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def written(kind, tmp_path):
+    """A checkpoint of each completion family with a tokenizer."""
+    SAVE[kind](tmp_path)
+    save_tokenizer(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

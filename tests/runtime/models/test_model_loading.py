@@ -11,7 +11,7 @@ import transformers
 from transformers.utils import logging
 
 from trajspec.ir.errors import TrajspecError
-from trajspec.runtime.models import load_model
+from trajspec.runtime.models import FAMILIES, load_model
 from trajspec.runtime.models.fill_mask import ARCHITECTURES
 
 
@@ -137,6 +137,8 @@ def test_a_folder_without_config(tmp_path):
         {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
         {"architectures": ["BertForSequenceClassification"], "model_type": "bert"},
         {"architectures": ["BertForMaskedLM"], "model_type": "roberta"},
+        {"architectures": ["LLaDAMoEModelLM"], "model_type": "llada"},
+        {"architectures": ["DreamForCausalLM"], "model_type": "Dream"},
         {"model_type": "esm"},
         {},
     ],
@@ -145,7 +147,7 @@ def test_an_unsupported_architecture_lists_the_supported(tmp_path, config):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(TrajspecError) as caught:
         load_model(tmp_path)
-    assert all(title in str(caught.value) for title in ARCHITECTURES)
+    assert all(title in str(caught.value) for title in (*ARCHITECTURES, *FAMILIES))
     assert repr(config.get("model_type")) in str(caught.value)
 
 

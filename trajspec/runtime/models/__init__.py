@@ -9,14 +9,20 @@ import torch
 
 from trajspec.ir.errors import TrajspecError
 from trajspec.runtime.models.antiberty import load_antiberty
-from trajspec.runtime.models.base import Written, Codec, Model
-from trajspec.runtime.models.fill_mask import load_fill_mask
-from trajspec.runtime.models.loading import find_checkpoint
+from trajspec.runtime.models.base import Codec, Model, Written
+from trajspec.runtime.models.dream import DREAM
+from trajspec.runtime.models.family import Family, load_family
+from trajspec.runtime.models.fill_mask import ARCHITECTURES, load_fill_mask
+from trajspec.runtime.models.llada import LLADA
+from trajspec.runtime.models.loading import Checkpoint, find_checkpoint
 
-__all__ = ["KNOWN", "Written", "Codec", "Model", "load_model"]
+__all__ = ["FAMILIES", "KNOWN", "Codec", "Model", "Written", "load_model"]
 
 KNOWN: dict[str, Callable[[torch.dtype, torch.device], Model]] = {"antiberty": load_antiberty}
 """Names that need no path, each with what loads it."""
+
+FAMILIES: dict[str, Family] = {family.architecture: family for family in (LLADA, DREAM)}
+"""Completion models, by the architecture that their config.json names."""
 
 
 def load_model(
@@ -38,4 +44,26 @@ def load_model(
     name = os.fspath(name_or_path)
     if name in KNOWN:
         return KNOWN[name](dtype, place)
-    return load_fill_mask(name, find_checkpoint(name, tuple(KNOWN)), dtype, place)
+    checkpoint = find_checkpoint(name, tuple(KNOWN))
+    title = architecture_of(checkpoint)
+    if title in FAMILIES:
+        return load_family(FAMILIES[title], name, checkpoint, dtype, place)
+    return load_fill_mask(title, name, checkpoint, dtype, place)
+
+
+def architecture_of(checkpoint: Checkpoint) -> str:
+    """The supported architecture of a checkpoint, by its config.json: `architectures`, or else `model_type`.
+
+    Raises TrajspecError, with the list of what is supported, when there is none.
+    """
+    supported = {title: architecture.model_type for title, architecture in ARCHITECTURES.items()}
+    supported |= {title: family.model_type for title, family in FAMILIES.items()}
+    named = checkpoint.config.get("architectures") or []
+    model_type = checkpoint.config.get("model_type")
+    found = [title for title, kind in supported.items() if kind == model_type and (title in named or not named)]
+    if not found:
+        raise TrajspecError(
+            f"{checkpoint.source}: config.json has architectures {named} and model_type {model_type!r}; "
+            f"supported are {', '.join(supported)}"
+        )
+    return found[0]

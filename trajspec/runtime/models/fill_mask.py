@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from trajspec.ir.errors import TrajspecError
-from trajspec.runtime.attention import IMPLEMENTATION, attention_context, window_widths
-from trajspec.runtime.models.base import Codec, Denoise, Model
+from trajspec.runtime.models.base import Codec, Model
+from trajspec.runtime.models.forward import Forward
 from trajspec.runtime.models.loading import Checkpoint, load_network, load_tokenizer
 from trajspec.runtime.models.text import TokenizerCodec, special_ids
 
@@ -44,23 +43,9 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
-def architecture_of(checkpoint: Checkpoint) -> str:
-    """The class in `ARCHITECTURES` that loads `checkpoint`, by config.json: `architectures`, or else `model_type`.
-
-    Raises TrajspecError, with the list of what is supported, when there is none, and for a variant of a supported class
-    that it would load without a word and compute wrongly.
-    """
+def check_variant(checkpoint: Checkpoint) -> None:
+    """Raise TrajspecError for a variant of a supported class that it would load without a word and compute wrongly."""
     config = checkpoint.config
-    named = config.get("architectures") or []
-    model_type = config.get("model_type")
-    found = [name for name in named if name in ARCHITECTURES and ARCHITECTURES[name].model_type == model_type]
-    if not named:
-        found = [name for name, architecture in ARCHITECTURES.items() if architecture.model_type == model_type]
-    if not found:
-        raise TrajspecError(
-            f"{checkpoint.source}: config.json has architectures {named} and model_type {model_type!r}; "
-            f"supported are {', '.join(ARCHITECTURES)}"
-        )
     if config.get("is_decoder"):
         raise TrajspecError(f"{checkpoint.source}: is_decoder is true; a fill-mask model must see both sides")
     embedding = config.get("position_embedding_type", "absolute")
@@ -68,17 +53,16 @@ def architecture_of(checkpoint: Checkpoint) -> str:
         raise TrajspecError(
             f"{checkpoint.source}: position_embedding_type is {embedding!r}; only 'absolute' is computed here"
         )
-    return found[0]
 
 
-def load_fill_mask(name: str, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Model:
-    """The model of a fill-mask checkpoint with its own tokenizer.
+def load_fill_mask(title: str, name: str, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Model:
+    """The model of a fill-mask checkpoint of class `title` with its own tokenizer.
 
-    Raises TrajspecError for an unsupported architecture, incomplete weights, or a mask id that does not fit.
+    Raises TrajspecError for a variant not computed here, incomplete weights, or a mask id that does not fit.
     """
     import transformers
 
-    title = architecture_of(checkpoint)
+    check_variant(checkpoint)
     # The tokenizer first: it costs little and fails soonest.
     tokenizer = load_tokenizer(checkpoint)
     network = load_network(getattr(transformers, title), checkpoint, dtype, device)
@@ -106,6 +90,7 @@ def assemble(
         raise TrajspecError(f"{name}: the tokenizer has no padding token; set pad_token in tokenizer_config.json")
     # Vocabularies are often padded to a round size: an id that the tokenizer lacks has no text.
     speaking = set(tokenizer.get_vocab().values()) - special_ids(tokenizer) - {tokenizer.mask_token_id}
+    forward = Forward(network, first_position=first_position)
     return Model(
         name=name,
         kind="infill",
@@ -118,21 +103,10 @@ def assemble(
         dtype=network.dtype,
         device=network.device,
         codec=codec,
-        denoise=_denoise(network, first_position),
+        denoise=forward,
         network=network,
+        cache=forward if forward.supports_cache else None,
     )
-
-
-def _denoise(network: PreTrainedModel, first_position: int) -> Denoise:
-    windows = window_widths(network)
-
-    def denoise(tokens: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
-        context = attention_context(positions, visible, windows=windows)
-        # Padding sits at negative positions, which no position table has; `visible` keeps it from mattering.
-        rows = positions.clamp(min=0) + first_position
-        return network(input_ids=tokens, position_ids=rows, **{IMPLEMENTATION: context}).logits
-
-    return denoise
 
 
 def check_mask_id(name: str, tokenizer: Any, declared: int | None, vocab_size: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from trajspec.runtime.attention import IMPLEMENTATION, register
 from trajspec.runtime.models.text import special_ids
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -95,18 +95,42 @@ def _find_on_hub(name: str, known: tuple[str, ...]) -> tuple[str, Path, str]:
     return name, Path(file), extract_commit_hash(file, None) or "main"
 
 
+def find_file(checkpoint: Checkpoint, name: str) -> str | None:
+    """Where the checkpoint's file `name` lies, fetched from the hub if need be; None when it has none."""
+    from transformers.utils import cached_file
+
+    place = {"revision": checkpoint.revision} if checkpoint.on_hub else {}
+    try:
+        with quiet():
+            return cached_file(checkpoint.source, name, _raise_exceptions_for_missing_entries=False, **place)
+    except (OSError, ValueError) as error:
+        raise TrajspecError(f"{checkpoint.source}: {name} cannot be fetched: {error}") from error
+
+
 def load_network(
-    cls: type[PreTrainedModel], checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
+    cls: type[PreTrainedModel],
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    config: PreTrainedConfig | None = None,
+    renames: Mapping[str, str] | None = None,
 ) -> PreTrainedModel:
     """`cls` with the checkpoint's weights and the attention hook, frozen, in evaluation mode.
 
     Safetensors where there are any, else `torch.load(weights_only=True)`; from the hub safetensors only, because asking
-    it for a pickle makes transformers ask a public service for a conversion.
+    it for a pickle makes transformers ask a public service for a conversion. `config` stands in for a config.json that
+    transformers cannot read, `renames` maps patterns of weight names to those of `cls`; then the class is not the
+    checkpoint's own, and a weight it has no place for is an error.
 
     Raises TrajspecError when weights are absent, need unpickling, have another shape, or leave parts uninitialised.
     """
     register()
-    place = {"revision": checkpoint.revision, "use_safetensors": True} if checkpoint.on_hub else {}
+    place: dict[str, Any] = {"revision": checkpoint.revision, "use_safetensors": True} if checkpoint.on_hub else {}
+    if config is not None:
+        place["config"] = config
+    if renames:
+        place["key_mapping"] = dict(renames)
     # Typed loosely: with output_loading_info transformers returns a pair, which its annotation does not say.
     load: Callable[..., Any] = cls.from_pretrained
     try:
@@ -134,17 +158,28 @@ def load_network(
             f"{checkpoint.source}: {len(missing)} weights of {cls.__name__} are not in the checkpoint: "
             f"{', '.join(missing[:4])}{', ...' if len(missing) > 4 else ''}. It was saved from another class."
         )
+    unexpected = sorted(info["unexpected_keys"]) if config is not None else []
+    if unexpected:
+        raise TrajspecError(
+            f"{checkpoint.source}: {cls.__name__} has no place for {len(unexpected)} weights of the checkpoint: "
+            f"{', '.join(unexpected[:4])}{', ...' if len(unexpected) > 4 else ''}. The variant is not computed here."
+        )
     return network.to(device).eval().requires_grad_(False)
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
     """The checkpoint's own tokenizer. Raises TrajspecError when its files are absent or ask for remote code."""
-    from transformers import AutoTokenizer
+    return load_tokenizer_class("AutoTokenizer", checkpoint, trust_remote_code=False)
+
+
+def load_tokenizer_class(title: str, checkpoint: Checkpoint, **options: Any) -> Any:
+    """The checkpoint's tokenizer, read by the class `title` of transformers. Raises TrajspecError when it cannot be."""
+    import transformers
 
     place = {"revision": checkpoint.revision} if checkpoint.on_hub else {}
     try:
         with quiet():
-            tokenizer = AutoTokenizer.from_pretrained(checkpoint.source, trust_remote_code=False, **place)
+            tokenizer = getattr(transformers, title).from_pretrained(checkpoint.source, **options, **place)
     except Exception as error:  # transformers raises many kinds here, down to a bare Exception from the parser
         raise TrajspecError(f"{checkpoint.source}: the tokenizer cannot be loaded: {error}") from error
     # Without vocabulary files some tokenizer classes load as their special tokens alone and read all text as unknown.

@@ -1,0 +1,85 @@
+"""One call of a transformers network through the attention hook, with or without stored keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from trajspec.runtime.attention import IMPLEMENTATION, AttentionContext, attention_context, window_widths
+from trajspec.runtime.store import Store
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class Forward:
+    """The network as a denoiser.
+
+    `first_position`: the row of its position table where position 0 lies. `shifted`: its raw logits at one entry
+    predict the next one, as in autoregressive models, and are shifted back here.
+    """
+
+    def __init__(self, network: PreTrainedModel, *, first_position: int = 0, shifted: bool = False) -> None:
+        self.network, self.first_position, self.shifted = network, first_position, shifted
+        self.windows = window_widths(network)
+        layers = {module.layer_idx for module in network.modules() if hasattr(module, "layer_idx")}
+        # The buffers of a layer are found by its number; DistilBERT's layers have none.
+        self.supports_cache: bool = layers == set(range(network.config.num_hidden_layers))
+
+    def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
+        """Logits [R, W, V] for `tokens` and `positions` int64 [R, W] and `visible` bool [R, W, W] or None."""
+        raw = self._logits(tokens, positions, attention_context(positions, visible, windows=self.windows))
+        return shift_back(raw, positions) if self.shifted else raw
+
+    def new_store(self, rows: int, length: int) -> Store:
+        """An empty store for `rows` canvases of `length` entries."""
+        config: Any = self.network.config
+        heads = config.num_attention_heads
+        return Store.empty(
+            layers=config.num_hidden_layers,
+            rows=rows,
+            heads=getattr(config, "num_key_value_heads", None) or heads,
+            length=length,
+            depth=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            dtype=self.network.dtype,
+            device=self.network.device,
+        )
+
+    def cached(
+        self, tokens: Tensor, positions: Tensor, slots: Tensor, store: Store, keys: Tensor, before: Tensor | None
+    ) -> Tensor:
+        """Logits [R, W, V] of a window; see `Model.cached`."""
+        seen = store.hide_scratch(keys if keys.dim() == 3 else keys[:, None, :])
+        window = store.at(slots, positions)
+        context = attention_context(positions, seen, windows=self.windows, key_positions=store.positions, store=window)
+        raw = self._logits(tokens, positions, context)
+        if not self.shifted:
+            return raw
+        return shift_back(raw, positions.masked_fill(slots == store.length, -1), before)
+
+    def _logits(self, tokens: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
+        # Padding sits at negative positions, which no position table has; the mask keeps it from mattering.
+        rows = positions.clamp(min=0) + self.first_position
+        return self.network(input_ids=tokens, position_ids=rows, **{IMPLEMENTATION: context}).logits
+
+
+def shift_back(raw: Tensor, positions: Tensor, before: Tensor | None = None) -> Tensor:
+    """Logits [R, W, V] that predict their own entry, from `raw` ones that predict the entry after it.
+
+    `positions` int64 [R, W], negative on padding. An entry takes the raw logits of the entry before it. Where none
+    stands before it (position 0, the first entry of a window, an entry that starts over at a smaller position) it keeps
+    its own, as Dream's sampler does at position 0; `before` [R, V] takes the place of that for the first entry of a
+    window that starts behind position 0.
+    """
+    rows, width, vocabulary = raw.shape
+    earlier = torch.cat([torch.full_like(positions[:, :1], -1), positions[:, :-1]], dim=1)
+    follows = (earlier >= 0) & (earlier < positions)
+    places = torch.arange(rows * width, device=raw.device).view(rows, width) - follows.long()
+    logits = raw.reshape(rows * width, vocabulary).index_select(0, places.flatten()).view(raw.shape)
+    if before is None:
+        return logits
+    real = positions >= 0
+    opens = real & (real.cumsum(dim=1) == 1) & (positions > 0)
+    return torch.where(opens[..., None], before[:, None, :].to(logits.dtype), logits)
