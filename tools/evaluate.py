@@ -97,7 +97,8 @@ def score(model: TinyModel, task: str, count: int, length: int, threshold: float
           rows: int = 128, first: int = 0) -> Score:
     """Decodes test problems `first` to `first + count - 1` of a task."""
     tok = tokenizer.build()
-    bos, answer, eos, mask = (tok.token_to_id(t) for t in (tokenizer.BOS, tokenizer.ANSWER, tokenizer.EOS, tokenizer.MASK))
+    names = (tokenizer.BOS, tokenizer.ANSWER, tokenizer.EOS, tokenizer.MASK)
+    bos, answer, eos, mask = (tok.token_to_id(name) for name in names)
     problems = [tiny_data.item(task, "test", first + index) for index in range(count)]
     encoded = [[bos, *tok.encode(problem.prompt).ids, answer] for problem in problems]
     result = Score(0, count, 0, 0, [])

@@ -1,7 +1,7 @@
 """Problems with exact answers for the bundled model: word problems, sorting and small Python functions.
 
-An item is a pure function of (task, split, index). A prompt belongs to exactly one split, decided by a hash of its text,
-so no test prompt can be met in training however many items either side draws.
+An item is a pure function of (task, split, index). A prompt belongs to exactly one split, decided by a hash of its
+text, so no test prompt can be met in training however many items either side draws.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 SPLITS = ("train", "test")
 
@@ -41,13 +43,16 @@ def split_of(prompt: str) -> str:
 
 def item(task: str, split: str, index: int) -> Item:
     """Item `index` of a split; draws again until the prompt falls into the split."""
-    if task not in TASKS:
-        raise ValueError(f"unknown task {task!r}, expected one of {sorted(TASKS)}")
+    known = TASKS | DRILLS
+    if task not in known:
+        raise ValueError(f"unknown task {task!r}, expected one of {sorted(known)}")
     if split not in SPLITS:
         raise ValueError(f"unknown split {split!r}, expected one of {SPLITS}")
+    if task in DRILLS and split != "train":
+        raise ValueError(f"{task!r} is a drill: it has no {split!r} split, ask for 'train'")
     rng = random.Random(f"{task}/{split}/{index}")
     while True:
-        prompt, completion = TASKS[task](rng)
+        prompt, completion = known[task](rng)
         if split_of(prompt) == split:
             return Item(task, prompt, completion)
 
@@ -79,7 +84,7 @@ def canonical(tree: ast.AST) -> str:
             node.arg = numbers.setdefault(node.arg, f"v{len(numbers)}")
             return node
 
-        def visit_Name(self, node: ast.Name) -> ast.Name:  # noqa: N802
+        def visit_Name(self, node: ast.Name) -> ast.Name:
             if node.id in bound:
                 node.id = numbers.setdefault(node.id, f"v{len(numbers)}")
             return node
@@ -102,9 +107,9 @@ def arith(rng: random.Random) -> tuple[str, str]:
     return f"{asked} ?", f" {'; '.join(told)}; {name} has {have:02d} {things} #### {have:02d}"
 
 
-def sort(rng: random.Random) -> tuple[str, str]:
+def sort(rng: random.Random, shortest: int = 3, longest: int = 7) -> tuple[str, str]:
     """Three to seven different two-digit numbers, upwards and downwards."""
-    numbers = rng.sample(range(100), rng.randint(3, 7))
+    numbers = rng.sample(range(100), rng.randint(shortest, longest))
     up = " ".join(f"{number:02d}" for number in sorted(numbers))
     down = " ".join(f"{number:02d}" for number in sorted(numbers, reverse=True))
     return f"sort {' '.join(f'{number:02d}' for number in numbers)}", f" up {up} down {down}"
@@ -128,4 +133,27 @@ def code(rng: random.Random) -> tuple[str, str]:
     return prompt, f"def {name}(xs):\n    s = {start}\n    for x in xs:\n{body}    return s"
 
 
-TASKS: dict[str, Callable[[random.Random], tuple[str, str]]] = {"arith": arith, "sort": sort, "code": code}
+def facts(rng: random.Random) -> tuple[str, str]:
+    """Six sums and differences as `arith` writes them; the trainer hides their results only (ASKED).
+
+    Small digits are drawn more often for the second number: a result then resembles the first number, which tells the
+    model where to look long before it knows the table. With uniform digits no single operand says anything.
+    """
+    lines = []
+    for _ in range(6):
+        tens, units = rng.choices(range(10), [1 / (1 + digit) for digit in range(10)], k=2)
+        change = 10 * tens + units
+        low = rng.randrange(100 - change)
+        lines.append(f"{low:02d} + {change:02d} = {low + change:02d}" if rng.random() < 0.5
+                     else f"{low + change:02d} - {change:02d} = {low:02d}")
+    return "", f" {'; '.join(lines)}"
+
+
+Draw = Callable[[random.Random], tuple[str, str]]
+TASKS: dict[str, Draw] = {"arith": arith, "sort": sort, "code": code}
+
+# Easier forms of a task, to train on before it; a drill answers in the words of its task and has no test split.
+DRILLS: dict[str, Draw] = {"sort_short": partial(sort, shortest=2, longest=4), "facts": facts}
+
+# Where only a part of an answer may be hidden from the model: the pattern of that part.
+ASKED = {"facts": re.compile(r"(?<==) \d\d")}

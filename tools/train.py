@@ -11,9 +11,11 @@ import argparse
 import json
 import math
 import random
+import signal
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from threading import Event
 
 import torch
 import torch.nn.functional as F
@@ -43,10 +45,16 @@ class Batches:
         self.mix, self.seed, self.tok = mix, seed, tokenizer.build()
         self.ids = {name: self.tok.token_to_id(name) for name in tokenizer.SPECIAL}
 
-    def encode(self, problem: tiny_data.Item) -> tuple[list[int], list[int]]:
-        """Prompt ids from start to answer mark, and response ids up to the first end token."""
-        prompt, answer = (self.tok.encode(text).ids for text in (problem.prompt, problem.completion))
-        return ([self.ids[tokenizer.BOS], *prompt, self.ids[tokenizer.ANSWER]], [*answer, self.ids[tokenizer.EOS]])
+    def encode(self, problem: tiny_data.Item) -> tuple[list[int], list[int], list[bool] | None]:
+        """Prompt ids from start to answer mark, response ids up to the first end token, and which of these may be
+        hidden (None: all, and the end tokens behind them)."""
+        prompt, answer = (self.tok.encode(text) for text in (problem.prompt, problem.completion))
+        asked = None
+        if pattern := tiny_data.ASKED.get(problem.task):
+            spans = [match.span() for match in pattern.finditer(problem.completion)]
+            asked = [any(a <= start and end <= b for a, b in spans) for start, end in answer.offsets] + [False]
+        return ([self.ids[tokenizer.BOS], *prompt.ids, self.ids[tokenizer.ANSWER]],
+                [*answer.ids, self.ids[tokenizer.EOS]], asked)
 
     def next(self, state: State, rows: int, length: int) -> tuple[Tensor, Tensor, Tensor, list[str]]:
         """tokens int64 [R, T], response bool [R, T], weight float [R, T], task of each row; advances the counts."""
@@ -56,7 +64,7 @@ class Batches:
         weight = torch.zeros(rows, length)
         names = rng.choices(list(self.mix), list(self.mix.values()), k=rows)
         for row, name in enumerate(names):
-            prompt, answer = self.encode(tiny_data.item(name, "train", state.counts.get(name, 0)))
+            prompt, answer, asked = self.encode(tiny_data.item(name, "train", state.counts.get(name, 0)))
             state.counts[name] = state.counts.get(name, 0) + 1
             start, end = len(prompt), len(prompt) + len(answer)
             if end > length:
@@ -64,6 +72,10 @@ class Batches:
             tokens[row, :end] = torch.tensor(prompt + answer)
             response[row, start:] = True
             weight[row, start:end], weight[row, end:] = 1.0, TAIL_WEIGHT
+            if asked is not None:
+                response[row, start:] = False
+                response[row, start:end] = torch.tensor(asked)
+                weight[row] = response[row]
         return tokens, response, weight, names
 
 
@@ -87,8 +99,9 @@ def token_losses(model: TinyModel, tokens: Tensor, target: Tensor, causal: bool)
 def parse_mix(text: str) -> dict[str, float]:
     """"arith=2,sort=1" -> {"arith": 2.0, "sort": 1.0}."""
     mix = {name: float(share) for name, share in (part.split("=") for part in text.split(","))}
-    if unknown := set(mix) - set(tiny_data.TASKS):
-        raise ValueError(f"unknown tasks {sorted(unknown)} in --mix, expected some of {sorted(tiny_data.TASKS)}")
+    known = tiny_data.TASKS | tiny_data.DRILLS
+    if unknown := set(mix) - set(known):
+        raise ValueError(f"unknown tasks {sorted(unknown)} in --mix, expected some of {sorted(known)}")
     return mix
 
 
@@ -108,8 +121,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--lengths", type=int, nargs=2, default=(56, 96), help="canvas, and a longer one now and then")
     parser.add_argument("--long-every", type=int, default=8)
-    parser.add_argument("--lr", type=float, default=0.02, help="of the matrices (Muon)")
-    parser.add_argument("--adam-lr", type=float, default=0.004, help="of embedding, head and norms (AdamW)")
+    parser.add_argument("--lr", type=float, default=0.006, help="of the matrices (Muon)")
+    parser.add_argument("--adam-lr", type=float, default=0.0015, help="of embedding, head and norms (AdamW)")
     parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--ema", type=float, default=0.998)
     parser.add_argument("--seed", type=int, default=0)
@@ -155,7 +168,9 @@ def main() -> None:
     causal, mask = args.objective == "next", batches.ids[tokenizer.MASK]
     start, before, last_save = time.monotonic(), state.seconds, time.monotonic()
     sums: dict[str, list[float]] = {}
-    while state.seconds < args.minutes * 60 and state.step < args.steps:
+    stop = Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    while state.seconds < args.minutes * 60 and state.step < args.steps and not stop.is_set():
         long = state.step % args.long_every == args.long_every - 1
         length = args.lengths[1] if long else args.lengths[0]
         rows = args.rows * args.lengths[0] // length
