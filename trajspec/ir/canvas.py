@@ -30,6 +30,18 @@ class Canvas(NamedTuple):
     allowed: Any  # bool  [..., 1 or L, V] tokens that may be predicted; never the mask id
 
 
+class Cache(NamedTuple):
+    """What a cached view remembers of a row: the canvas it was made from and the block it was made for.
+
+    The keys and values outside the block are a function of this canvas, so this is all a cache means; where a runtime
+    keeps tensors besides, they follow from it.
+    """
+
+    tokens: Any  # int64 [..., L]
+    masked: Any  # bool  [..., L]
+    where: Any  # bool  [..., L] the block; nowhere when there is no cache yet
+
+
 def canvas(
     tokens: Iterable[int],
     masked: Iterable[bool] | None = None,

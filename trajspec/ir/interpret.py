@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from .apply import call_numpy
+from .apply import call_meaning
 from .canvas import Canvas
 from .errors import TrajspecError
 from .nodes import Value, walk
 from .plan import Plan
 from .query import Denoiser
+from .views import mixed
 
 
 @dataclass
@@ -48,6 +50,13 @@ class _Counting:
         self.calls, self.rows, self.positions = self.calls + 1, self.rows + len(tokens), self.positions + tokens.size
         return self.model(tokens, positions, visible)
 
+    def stale(self, tokens: Any, positions: Any, reference: Any, window: Any) -> Any:
+        """A call on a cached view (`ir.views.ask_cached`), for denoisers with a meaning of their own and without."""
+        self.calls, self.rows, self.positions = self.calls + 1, self.rows + 1, self.positions + int(window.sum())
+        if hasattr(self.model, "stale"):
+            return self.model.stale(tokens, positions, reference, window)
+        return mixed(self.model, tokens, positions, reference, window)
+
 
 def evaluate(values: Sequence[Value], known: dict[Value, Any], model: Any = None) -> dict[Value, Any]:
     """Everything that `values` depend on, computed by the ops' numpy meanings from the `known` values."""
@@ -56,10 +65,8 @@ def evaluate(values: Sequence[Value], known: dict[Value, Any], model: Any = None
         if item.results[0] in table:
             continue
         data = [None if arg is None else table[arg] for arg in item.args]
-        if item.op.calls_model:
-            out = item.op.numpy(model, *data, **item.attributes)
-        else:
-            out = call_numpy(item.op, data, item.attributes, item.args)
+        meaning = partial(item.op.numpy, model) if item.op.calls_model else item.op.numpy
+        out = call_meaning(item.op, meaning, data, item.attributes, item.args)
         outs = out if len(item.results) > 1 else (out,)
         table.update(zip(item.results, outs, strict=True))
     return table

@@ -24,6 +24,7 @@ class Kind:
 
 CANVAS = Kind("canvas", "", "the token ids of a row, which of them are masked, and its counters")
 QUERY = Kind("query", "", "what a policy asks the model for: tokens, positions and who sees whom")
+CACHE = Kind("cache", "", "the canvas that keys and values were kept of, and the block they were kept for")
 LOGITS = Kind("logits", "LV", "raw scores of the model, one a position and token")
 PROBS = Kind("probs", "LV", "probabilities, one a position and token")
 CONF = Kind("conf", "L", "the probability of one token a position, kept as its logarithm")
@@ -34,7 +35,7 @@ COUNT = Kind("count", "1", "one number a row")
 FLAG = Kind("flag", "1", "one truth value a row")
 
 KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (CANVAS, QUERY, LOGITS, PROBS, CONF, SCORES, TOKENS, SELECTION, COUNT, FLAG)
+    kind.name: kind for kind in (CANVAS, QUERY, CACHE, LOGITS, PROBS, CONF, SCORES, TOKENS, SELECTION, COUNT, FLAG)
 }
 
 

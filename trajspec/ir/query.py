@@ -61,12 +61,12 @@ def ask(model: Denoiser, queries: Sequence[Canvas | Query], predict_mask: bool) 
     for row, at in places:
         mine = logits[row : row + len(positions)]
         if at is None:
-            _refuse_nonfinite(mine[:, :length], real, steps, positions)
+            refuse_nonfinite(mine[:, :length], real, steps, positions)
             mine = mine[:, :length]
             mine = np.where(allowed & ~np.isneginf(mine), mine, FLOOR)
         else:
             twins, exists = at
-            _refuse_nonfinite(mine[:, length:], exists, steps, np.take_along_axis(positions, twins, -1))
+            refuse_nonfinite(mine[:, length:], exists, steps, np.take_along_axis(positions, twins, -1))
             spread = np.full((len(positions), length, logits.shape[-1]), np.nan)
             np.put_along_axis(spread, twins[..., None], np.where(exists[..., None], mine[:, length:], np.nan), axis=1)
             mine = np.where(allowed & ~np.isneginf(spread), spread, FLOOR)
@@ -127,12 +127,15 @@ def pack(
     return (rows, where), visible, [(0, None) if query.twins is None else (0, (columns, exists)) for query in queries]
 
 
-def _refuse_nonfinite(logits: np.ndarray, computed: np.ndarray, steps: np.ndarray, positions: np.ndarray) -> None:
+def refuse_nonfinite(
+    logits: np.ndarray, computed: np.ndarray, steps: np.ndarray, positions: np.ndarray, first_row: int = 0
+) -> None:
+    """Raise the error about logits [R, L, V] that are no numbers, if there are any where `computed`."""
     bad = computed & (np.isnan(logits) | np.isposinf(logits)).any(axis=-1)
     empty = computed & np.isneginf(logits).all(axis=-1)
     if (bad | empty).any():
         row, column = np.argwhere(bad | empty)[0]
-        raise nonfinite(int(row), int(positions[row, column]), int(steps[row]), bool(bad[row, column]))
+        raise nonfinite(first_row + int(row), int(positions[row, column]), int(steps[row]), bool(bad[row, column]))
 
 
 def nonfinite(row: int, position: int, step: int, bad: bool) -> TrajspecError:

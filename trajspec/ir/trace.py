@@ -18,7 +18,7 @@ from .declare import Asked, Given, History, entry, given, history, query
 from .errors import Place, TrajspecError, fail, place_of, source_line
 from .explain import described
 from .handles import Absent, Eager, Handle, Traced
-from .kinds import CANVAS, KINDS, LOGITS, Kind
+from .kinds import CACHE, CANVAS, KINDS, LOGITS, Kind
 from .nodes import Value, node, walk
 from .op import OPS
 from .plan import Plan, carried_value, input_value, unfinished, verify
@@ -34,6 +34,7 @@ class Policy:
     arguments: tuple[tuple[str, Any], ...]  # after (x, logits): name and History | Given | Asked
     settings: dict[str, Any] = field(default_factory=dict)
     predict_mask: bool = False
+    window: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
         """Without values the policy with other parameters; with (canvas, logits, ...) what it returns for them.
@@ -77,7 +78,9 @@ class Policy:
     def plan(self, view: str = "full") -> Plan:
         """The policy as a plan: the model call, the policy's ops and the loop around them.
 
-        Raises TrajspecError at the line of the policy that is wrong.
+        `view` says what the model call looks at: full, or a cached view (`ir.views.VIEWS`), which takes its block from
+        the policy's `window`. Raises TrajspecError at the line of the policy that is wrong, and for a cached view of a
+        policy without a window or with further queries.
         """
         names = ["x"]
         prompt = input_value("prompt", CANVAS)
@@ -99,23 +102,65 @@ class Policy:
             else:
                 slots.append(("logits", len(queries)))
                 queries.append(self._query(declared, x))
-        first = self._forward(queries, view)
+        first = self._forward(queries)
         step, locals_ = self._trace(x, slots, first)
         used = {*step, *(value for item in walk(step) for value in item.args)}
         kept = [q for number, q in enumerate(queries) if number == 0 or first[number] in used]
         if len(kept) < len(queries):
             # A query nobody reads is not asked; trace again on the smaller call.
-            second = self._forward(kept, view)
+            second = self._forward(kept)
             answers = [second[kept.index(q)] if q in kept else first[n] for n, q in enumerate(queries)]
             step, locals_ = self._trace(x, slots, answers)
+        if view != "full":
+            if len(kept) > 1:
+                raise fail(f"{self.name}: view {view} takes one query, the canvas", "Use view=full.", self._place())
+            attrs = self._cached(view, step)
+            index = len(starts)
+            starts.append(node(OPS["empty"], (prompt,), {}, (CACHE,)).results[0])
+            names.append("cache")
+            args = (x, carried_value(index, CACHE), self._block(x, slots, attrs["size"]))
+            logits, cache = node(OPS["forward_cached"], args, attrs, (LOGITS, CACHE)).results
+            step, locals_ = self._trace(x, slots, [logits] * len(queries))
+            step = (*step, cache)
         plan = Plan(
             self.name, tuple(inputs), tuple(starts), unfinished(x), step, tuple(names), tuple(locals_), self.doc
         )  # fmt: skip
         return verify(plan)
 
-    def _forward(self, queries: list[Value], view: str) -> tuple[Value, ...]:
-        attrs = {"view": view, "predict_mask": self.predict_mask}
-        return node(OPS["forward"], queries, attrs, [LOGITS] * len(queries)).results
+    def _forward(self, queries: list[Value]) -> tuple[Value, ...]:
+        return node(OPS["forward"], queries, {"predict_mask": self.predict_mask}, [LOGITS] * len(queries)).results
+
+    def _cached(self, view: str, step: tuple[Value, ...]) -> dict[str, Any]:
+        """The attributes of the cached forward: its block is as long as the largest the policy looks at."""
+        sizes = _sizes(walk(step))
+        if not sizes:
+            raise fail(
+                f"{self.name}: view {view} takes its block from the policy's window, and this policy has none",
+                "Write here = ts.window(x, size=block_length), or decode with the full view.",
+                self._place(),
+            )
+        size = max((size for size in sizes if size is not None), default=None)
+        attrs = {"view": view, "size": size, "predict_mask": self.predict_mask}
+        check = OPS["forward_cached"].check
+        if check is not None:
+            check(**attrs)
+        return attrs
+
+    def _block(self, x: Value, slots: list[tuple[str, Any]], size: int | None) -> Value:
+        if self.window is None:
+            return node(OPS["block"], (x,), {"size": size}, (KINDS["selection"],)).results[0]
+        wanted = inspect.signature(self.window).parameters
+        known: dict[str, Any] = dict(self.settings)
+        for (name, _), (kind, slot) in zip(self.arguments, slots[1:], strict=True):
+            if kind == "value":
+                known[name] = Traced(slot)
+        out, _ = _run(self.window, [Traced(x)], {name: value for name, value in known.items() if name in wanted})
+        if not isinstance(out, Traced) or out.kind is not KINDS["selection"]:
+            raise fail("a policy's window must return a selection", "", _definition(self.window))
+        return out.value
+
+    def _place(self) -> Place:
+        return _definition(self.function)
 
     def _query(self, declared: Asked, x: Value) -> Value:
         wanted = inspect.signature(declared.function).parameters
@@ -139,7 +184,7 @@ class Policy:
         values = self._returned(returned, seen.line or _definition(self.function))
         after = values[0]
         if after.node.op.name != "advance":
-            size = _block(walk(values))
+            size = max((size for size in _sizes(walk(values)) if size is not None), default=None)
             after = node(OPS["advance"], (x, after, None), {"size": size}, (CANVAS,)).results[0]
         step = (after, *values[1:])
         inside = {value for item in walk(step) for value in item.results}
@@ -190,9 +235,9 @@ class Policy:
         return f"{self.name}({inside})"
 
 
-def _block(nodes: Any) -> int | None:
-    sizes = [n.attributes["size"] for n in nodes if n.op.name in ("window", "block", "quota")]
-    return max((size for size in sizes if size is not None), default=None)
+def _sizes(nodes: Any) -> list[int | None]:
+    """The block lengths that a policy's ops look at."""
+    return [n.attributes["size"] for n in nodes if n.op.name in ("window", "block", "block_of", "quota")]
 
 
 def _hand(arg: Any, kind: Kind, name: str, x: Handle | None) -> Handle:
@@ -256,23 +301,33 @@ def _definition(function: Callable[..., Any]) -> Place:
 @overload
 def policy(function: Callable[..., Any], /) -> Policy: ...
 @overload
-def policy(*, name: str | None = None, predict_mask: bool = False) -> Callable[[Callable[..., Any]], Policy]: ...
 def policy(
-    function: Callable[..., Any] | None = None, /, *, name: str | None = None, predict_mask: bool = False
+    *, name: str | None = None, predict_mask: bool = False, window: Callable[..., Any] | None = None
+) -> Callable[[Callable[..., Any]], Policy]: ...
+def policy(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    predict_mask: bool = False,
+    window: Callable[..., Any] | None = None,
 ) -> Any:
     """Make a policy of a function `(x, logits, ..., *, parameters) -> x`.
 
     x is the canvas, logits the model's answer about it. Further positional arguments declare themselves by their
     default: `ts.query(f)`, `ts.history(kind, start)` (also returned, in order), `ts.given(kind)`. Keyword-only
     arguments are parameters and need defaults. `predict_mask=True` lets the model vote for the mask id, which only
-    reference quirks want. Raises TrajspecError when the signature does not read like that.
+    reference quirks want. `window` says where a cached view's block is, as a function of the canvas, histories and
+    parameters by name, for policies whose block is not the leftmost one with masks. Raises TrajspecError when the signature does not read like that.
     """
     if function is None:
-        return lambda function: _declare(function, name, predict_mask)
-    return _declare(function, name, predict_mask)
+        return lambda function: _declare(function, name, predict_mask, window)
+    return _declare(function, name, predict_mask, window)
 
 
-def _declare(function: Callable[..., Any], name: str | None, predict_mask: bool) -> Policy:
+def _declare(
+    function: Callable[..., Any], name: str | None, predict_mask: bool, window: Callable[..., Any] | None
+) -> Policy:
     shape = "def my_policy(x, logits, *, threshold=0.9): ..."
     lazy = inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function)
     if not inspect.isfunction(function) or lazy:
@@ -306,7 +361,7 @@ def _declare(function: Callable[..., Any], name: str | None, predict_mask: bool)
             raise fail("'prompt' is the canvas that a plan starts from", "Give the task input another name.", place)
         arguments.append((parameter.name, parameter.default))
     doc = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0].replace("\n", " ")
-    return Policy(function, name or function.__name__, doc, tuple(arguments), settings, predict_mask)
+    return Policy(function, name or function.__name__, doc, tuple(arguments), settings, predict_mask, window)
 
 
 __all__ = ["Policy", "TrajspecError", "given", "history", "policy", "query"]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..ir.canvas import Canvas
+from ..ir.canvas import Cache, Canvas
 from ..ir.errors import TrajspecError
 from ..ir.kinds import KINDS, Kind
 from ..ir.plan import Plan
@@ -108,9 +108,9 @@ def unstack(batch: Canvas, row: int) -> Canvas:
 
 
 def map_leaves(function: Any, *values: Any) -> Any:
-    """`function` on the tensors of values that are tensors or canvases of tensors."""
-    if isinstance(values[0], Canvas):
-        return Canvas(*(function(*leaves) for leaves in zip(*values, strict=True)))
+    """`function` on the tensors of values that are tensors, or canvases or caches of tensors."""
+    if isinstance(values[0], (Canvas, Cache)):
+        return type(values[0])(*(function(*leaves) for leaves in zip(*values, strict=True)))
     return function(*values)
 
 

@@ -26,6 +26,56 @@ class FromNumpy:
         return torch.as_tensor(self.model(tokens.numpy(), positions.numpy(), shown), dtype=torch.float64)
 
 
+class ToNumpy:
+    """A torch model as the reference interpreter wants it, cached views included: every call stands for itself."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.vocab_size: int = model.vocab_size
+        self.mask_id: int = model.mask_id
+
+    @torch.inference_mode()
+    def __call__(self, tokens: Any, positions: Any, visible: Any) -> Any:
+        shown = None if visible is None else torch.from_numpy(visible)
+        return self.model(torch.from_numpy(tokens), torch.from_numpy(positions), shown).double().numpy()
+
+    @torch.inference_mode()
+    def stale(self, tokens: Any, positions: Any, reference: Any, window: Any) -> Any:
+        """Logits [L, V] of the entries of `window` when the others' keys and values are those of `reference`."""
+        length = len(tokens)
+        store, slots = self.model.new_store(1, length), torch.arange(length)[None]
+        real = torch.from_numpy(positions >= 0)[None]
+        keys, at = torch.cat([real, torch.zeros_like(real[:, :1])], 1), torch.from_numpy(positions)[None]
+        full = self.model.cached(torch.from_numpy(reference)[None], at, slots, store, keys, None)
+        inside = torch.from_numpy(window.nonzero()[0])
+        new = torch.from_numpy(tokens)[inside][None]
+        logits = self.model.cached(new, at[:, inside], inside[None], store, keys, full[:, inside[0]])
+        out = torch.full_like(full[0], float("nan"))
+        out[inside] = logits[0]
+        return out.double().numpy()
+
+
+@dataclass(frozen=True)
+class TokenStore:
+    """What is kept of rows whose denoiser has no layers: token ids and positions, int64 [R, S]."""
+
+    tokens: Tensor
+    positions: Tensor
+
+    @property
+    def row_count(self) -> int:
+        return self.tokens.shape[0]
+
+    def rows(self, index: Tensor) -> TokenStore:
+        """Copies of the rows `index`."""
+        return TokenStore(self.tokens.index_select(0, index), self.positions.index_select(0, index))
+
+    def put(self, index: Tensor, other: TokenStore) -> None:
+        """Write the rows of `other` over the rows `index`."""
+        self.tokens.index_copy_(0, index, other.tokens)
+        self.positions.index_copy_(0, index, other.positions)
+
+
 @dataclass(frozen=True)
 class Bare:
     """A denoiser without text, under the attributes that decoding asks of a model."""
@@ -58,6 +108,30 @@ class Bare:
     @property
     def dtype(self) -> torch.dtype:
         return getattr(self.network, "dtype", torch.float64)
+
+    @property
+    def supports_cache(self) -> bool:
+        return True
+
+    def new_store(self, rows: int, length: int) -> TokenStore:
+        """A store that remembers token ids: all that a denoiser without layers can keep."""
+        return TokenStore(torch.full((rows, length + 1), self.mask_id), torch.zeros(rows, length + 1, dtype=torch.int64))
+
+    def cached(
+        self, tokens: Tensor, positions: Tensor, slots: Tensor, store: TokenStore, keys: Tensor, before: Tensor | None
+    ) -> Tensor:
+        """Logits [R, W, V] of a window in the midst of the remembered tokens; see `Model.cached`."""
+        store.tokens.scatter_(1, slots, tokens)
+        store.positions.scatter_(1, slots, positions)
+        size = store.tokens.shape[1]
+        if keys.dim() == 2:
+            visible = keys[:, None, :].expand(-1, size, -1)
+        else:
+            visible = torch.zeros(len(tokens), size, size, dtype=torch.bool)
+            visible = visible.scatter(1, slots[..., None].expand_as(keys), keys)
+        visible = visible & (torch.arange(size) < size - 1)
+        logits = self.network(store.tokens, store.positions, visible)
+        return logits.gather(1, slots[..., None].expand(-1, -1, logits.shape[-1]))
 
     def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
         return self.network(tokens, positions, visible)

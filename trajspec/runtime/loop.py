@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,8 @@ from ..ir.nodes import Value
 from ..ir.plan import Plan
 from ..ir.query import nonfinite
 from .batch import pick, put, stack, stack_inputs, unstack
-from .step import start, take
+from .step import Outcome, block_of, cached_forward, start, take
+from .views import Kept
 
 
 @dataclass
@@ -26,6 +27,12 @@ class Cost:
     calls: int = 0
     rows: int = 0
     positions: int = 0
+    kinds: dict[str, int] = field(default_factory=dict)
+
+    def add(self, kind: str, rows: int, positions: int) -> None:
+        """One more call, for `rows` sequences with `positions` query tokens in all."""
+        self.calls, self.rows, self.positions = self.calls + 1, self.rows + rows, self.positions + positions
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
 
 
 @dataclass
@@ -95,9 +102,8 @@ def drive(
     and when a policy commits nothing for ever; nothing of the step that failed is kept.
     """
     batch = stack(rows, pad_id=pad_id, device=device)
-    all_real = all(row.tokens.shape[-1] == batch.tokens.shape[-1] for row in rows)
     bound = bind_inputs(plan, batch, stack_inputs(plan, rows, inputs, device))
-    carried = start(plan, bound)
+    state = _Batch(plan, model, bound, start(plan, bound), all(len(r.tokens) == batch.tokens.shape[-1] for r in rows))
     costs = [Cost() for _ in rows]
     total = Cost()
     paths: list[list[tuple[Canvas, Canvas, int]]] = [[] for _ in rows]
@@ -107,41 +113,99 @@ def drive(
     halted: set[int] = set()
     step = 0
     while live:
-        index = torch.tensor(live, device=batch.tokens.device)
-        whole = len(live) == len(rows)
-        mine = carried if whole else pick(carried, index)
-        inside = dict(bound) if whole else {value: pick((data,), index)[0] for value, data in bound.items()}
-        # Not around the yield: the caller's own code must not run in this mode.
-        with torch.inference_mode():
-            outcome = take(plan, model, inside, mine, all_real)
-        # The one read of the device in a step: what became of the rows.
-        status = torch.stack([outcome.done, outcome.changed, (outcome.bad | outcome.empty).any(-1)]).tolist()
-        if any(status[2]):
-            raise _nonfinite(live, mine[0], outcome.bad, outcome.empty)
-        carried = outcome.carried if whole else put(carried, index, outcome.carried)
-        total.calls, total.rows = total.calls + 1, total.rows + outcome.rows
-        total.positions += outcome.positions
-        for number, row in enumerate(live):
-            costs[row].calls += 1
-            costs[row].rows += outcome.rows // len(live)
-            costs[row].positions += outcome.positions // len(live)
-            if keep_path:
-                paths[row].append((mine[0], outcome.carried[0], number))
-            idle[row] = 0 if status[1][number] else idle[row] + 1
-            if idle[row] >= patience and not status[0][number]:
-                raise stalled(plan.name, step, int(outcome.carried[0].masked[number].sum()))
-        yield StepEvent(step, tuple(live), mine[0], outcome.carried[0], outcome.values)
-        ended = {row for number, row in enumerate(live) if status[0][number]}
-        if halt is not None:
-            asked = {row for number, row in enumerate(live) if halt(row, unstack(outcome.carried[0], number))}
-            halted |= asked
-            ended |= asked
-        live = [row for row in live if row not in ended]
+        for kind, group, positions in state.store_finished(live):
+            total.add(kind, len(group), positions)
+            for row in group:
+                costs[row].add(kind, 1, positions // len(group))
+        for kind, group in state.groups(live):
+            before, outcome, status = state.step(group, refresh=kind == "refresh")
+            total.add(kind, outcome.rows, outcome.positions)
+            for number, row in enumerate(group):
+                costs[row].add(kind, outcome.rows // len(group), outcome.positions // len(group))
+                if keep_path:
+                    paths[row].append((before, outcome.carried[0], number))
+                idle[row] = 0 if status["changed"][number] else idle[row] + 1
+                if idle[row] >= patience and not status["done"][number]:
+                    raise stalled(plan.name, step, int(outcome.carried[0].masked[number].sum()))
+            yield StepEvent(step, tuple(group), before, outcome.carried[0], outcome.values)
+            ended = {row for number, row in enumerate(group) if status["done"][number]}
+            if halt is not None:
+                asked = {row for number, row in enumerate(group) if halt(row, unstack(outcome.carried[0], number))}
+                halted |= asked
+                ended |= asked
+            live = [row for row in live if row not in ended]
         step += 1
     return [
-        RowRun(unstack(carried[0], row), costs[row], [_changes(*part) for part in paths[row]], row in halted)
+        RowRun(unstack(state.carried[0], row), costs[row], [_changes(*part) for part in paths[row]], row in halted)
         for row in range(len(rows))
     ], total
+
+
+class _Batch:
+    """The carried values of all rows, what is kept of them between calls, and which of them need a refresh."""
+
+    def __init__(
+        self, plan: Plan, model: Any, bound: Mapping[Value, Any], carried: tuple[Any, ...], all_real: bool
+    ) -> None:
+        self.plan, self.model, self.bound, self.carried, self.all_real = plan, model, bound, carried, all_real
+        self.size = carried[0].tokens.shape[0]
+        self.forward = cached_forward(plan)
+        self.kept: Kept | None = None
+        self.due = [False] * self.size
+        if self.forward is not None:
+            attrs = self.forward.attributes
+            self.kept = Kept(model, carried[0], attrs["view"], attrs["size"])
+            # Blocks of block_causal are exact however old they are: they never need a refresh.
+            self.due = [attrs["view"] != "block_causal"] * self.size
+
+    def groups(self, live: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
+        """Live rows that make a call together: at most two groups, those to refresh and the others."""
+        for kind, wanted in (("refresh", True), ("step", False)):
+            group = [row for row in live if self.due[row] == wanted]
+            if group:
+                yield kind, group
+
+    def step(self, group: Sequence[int], refresh: bool) -> tuple[Canvas, Outcome, dict[str, list[bool]]]:
+        """One step of these rows: their canvas before, the outcome, and what the host reads of it."""
+        rows = None if len(group) == self.size else torch.tensor(group, device=self.carried[0].tokens.device)
+        mine, inside = self._of(rows)
+        # Not around the caller's code: what the loop yields to must not run in this mode.
+        with torch.inference_mode():
+            outcome = take(self.plan, self.model, inside, mine, self.all_real, self.kept, rows, refresh)
+        # The one read of the device in a step: what became of the rows.
+        wrong = (outcome.bad | outcome.empty).any(-1)
+        names = ("done", "changed", "due", "wrong")
+        read = torch.stack([outcome.done, outcome.changed, outcome.due, wrong]).tolist()
+        status = dict(zip(names, read, strict=True))
+        if any(status["wrong"]):
+            raise _nonfinite(group, mine[0], outcome.bad, outcome.empty)
+        self.carried = outcome.carried if rows is None else put(self.carried, rows, outcome.carried)
+        if self.forward is not None and self.forward.attributes["view"] != "block_causal":
+            for number, row in enumerate(group):
+                self.due[row] = status["due"][number]
+        return mine[0], outcome, status
+
+    def store_finished(self, live: Sequence[int]) -> Iterator[tuple[str, list[int], int]]:
+        """block_causal: store the blocks that were finished since, from their final tokens; (kind, rows, positions)."""
+        if self.kept is None or self.kept.view != "block_causal" or self.forward is None:
+            return
+        known = dict(self.bound) | dict(zip(self.plan.carried, self.carried, strict=True))
+        x: Canvas = self.carried[0]
+        _, where = block_of(self.plan, known, self.forward)
+        behind, fresh = self.kept.behind(x, where).tolist(), (self.kept.filled == 0).tolist()
+        for kind, first in (("prefill", True), ("store", False)):
+            group = [row for row in live if behind[row] and fresh[row] == first]
+            if group:
+                rows = torch.tensor(group, device=x.tokens.device)
+                (mine, _), self.kept.model = self._of(rows), self.model
+                with torch.inference_mode():
+                    positions = self.kept.fill(rows, mine[0], where.index_select(0, rows))
+                yield kind, group, positions
+
+    def _of(self, rows: Tensor | None) -> tuple[tuple[Any, ...], dict[Value, Any]]:
+        if rows is None:
+            return self.carried, dict(self.bound)
+        return pick(self.carried, rows), {value: pick((data,), rows)[0] for value, data in self.bound.items()}
 
 
 def _changes(before: Canvas, after: Canvas, number: int) -> list[tuple[int, int]]:

@@ -32,14 +32,10 @@ def ask(
     rows, length = x.tokens.shape
     real = x.position >= 0
     flat = [query if isinstance(query, Query) else Query(query.tokens, query.masked, None) for query in queries]
-    (tokens, positions), visible, places = pack(torch, _front, flat, x.position, real, x.mask_id, all_real)
+    (tokens, positions), visible, places = pack(torch, front, flat, x.position, real, x.mask_id, all_real)
     logits = model(tokens, positions, visible)
     if logits.dtype == torch.float16:
         logits = logits.float()
-    allowed = x.allowed
-    if predict_mask:
-        ids = torch.arange(allowed.shape[-1], device=allowed.device)
-        allowed = allowed | (ids == x.mask_id)[:, None, :]
     bad = empty = torch.zeros_like(real)
     out = []
     for row, at in places:
@@ -49,14 +45,29 @@ def ask(
         else:
             columns, exists = at
             mine, computed = _spread(mine[:, length:], columns, exists, length)
-        top = mine.amax(dim=-1)
-        bad = bad | computed & (top.isnan() | (top == math.inf))
-        empty = empty | computed & (top == -math.inf)
-        out.append(mine.masked_fill(~allowed | (mine == -math.inf), FLOOR))
+        mine, bad_here, empty_here = finish(x, mine, computed, predict_mask)
+        bad, empty = bad | bad_here, empty | empty_here
+        out.append(mine)
     return out, bad, empty
 
 
-def _front(mask: Tensor, size: int) -> Tensor:
+def finish(x: Canvas, logits: Tensor, computed: Tensor, predict_mask: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits [R, L, V] with what may not be predicted made impossible, and where `computed` ones are no numbers.
+
+    The two planes, bool [R, L]: a logit is NaN or +inf; all logits are -inf.
+    """
+    allowed = x.allowed
+    if predict_mask:
+        ids = torch.arange(allowed.shape[-1], device=allowed.device)
+        allowed = allowed | (ids == x.mask_id)[:, None, :]
+    top = logits.amax(dim=-1)
+    bad = computed & (top.isnan() | (top == math.inf))
+    empty = computed & (top == -math.inf)
+    return logits.masked_fill(~allowed | (logits == -math.inf), FLOOR), bad, empty
+
+
+def front(mask: Tensor, size: int) -> Tensor:
+    """The columns of the first `size` set entries of each row, set ones first: int64 [R, size]."""
     return mask.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :size]
 
 

@@ -10,26 +10,29 @@ import torch
 from torch import Tensor
 
 from ..ir.apply import call_meaning
-from ..ir.canvas import Canvas
+from ..ir.canvas import Cache, Canvas
 from ..ir.errors import TrajspecError
 from ..ir.nodes import Node, Value, walk
 from ..ir.plan import Plan
 from .batch import map_leaves
 from .meanings import MEANINGS
 from .query import ask
+from .views import Kept, next_cache
 
 
 @dataclass
 class Outcome:
     """What one step gave. Tensors stay on the device; reading them is up to the loop.
 
-    carried: as before the step, finished rows unchanged; done, changed: bool [R]; bad, empty: bool [R, L], where
-    logits were NaN or +inf, or all -inf; rows, positions: of the model call; values: everything computed.
+    carried: as before the step, finished rows unchanged; done, changed, due: bool [R], due where a cached view has to
+    look at the whole canvas next; bad, empty: bool [R, L], where logits were NaN or +inf, or all -inf; rows, positions:
+    of the model call; values: everything computed.
     """
 
     carried: tuple[Any, ...]
     done: Tensor
     changed: Tensor
+    due: Tensor
     bad: Tensor
     empty: Tensor
     rows: int
@@ -45,15 +48,22 @@ class _Recorder:
         self.model, self.rows, self.positions = model, 0, 0
 
     def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
+        self._note(tokens)
+        return self.model(tokens, positions, visible)
+
+    def cached(self, tokens: Tensor, *rest: Any) -> Tensor:
+        self._note(tokens)
+        return self.model.cached(tokens, *rest)
+
+    def _note(self, tokens: Tensor) -> None:
         self.rows += tokens.shape[0]
         self.positions += tokens.shape[0] * tokens.shape[1]
-        return self.model(tokens, positions, visible)
 
 
 def evaluate(values: Sequence[Value], known: Mapping[Value, Any], call: Any = None) -> dict[Value, Any]:
     """Everything that `values` depend on, computed by the ops' torch meanings from the `known` values.
 
-    `call(queries, predict_mask)` answers forwards. Raises TrajspecError for an op without a meaning here.
+    `call(node, operands)` answers forwards. Raises TrajspecError for an op without a meaning here.
     """
     table = dict(known)
     for item in walk(values):
@@ -61,7 +71,7 @@ def evaluate(values: Sequence[Value], known: Mapping[Value, Any], call: Any = No
             continue
         data = [None if arg is None else table[arg] for arg in item.args]
         if item.op.calls_model:
-            out = call(data, item.attributes["predict_mask"])
+            out = call(item, data)
             out = tuple(out) if len(item.results) > 1 else out[0]
         else:
             out = _meaning(item, data)
@@ -94,7 +104,7 @@ def _through_numpy(item: Node, data: Sequence[Any]) -> Any:
 
 
 def _leaves(value: Any) -> list[Tensor]:
-    if isinstance(value, Canvas):
+    if isinstance(value, (Canvas, Cache)):
         return list(value)
     return [value] if isinstance(value, Tensor) else []
 
@@ -105,18 +115,39 @@ def start(plan: Plan, bound: Mapping[Value, Any]) -> tuple[Any, ...]:
     return tuple(table[value] for value in plan.starts)
 
 
-def take(plan: Plan, model: Any, bound: Mapping[Value, Any], carried: Sequence[Any], all_real: bool) -> Outcome:
-    """One step from `carried`. `all_real`: no row is padded. A step on a finished row is the identity on that row."""
+def take(
+    plan: Plan,
+    model: Any,
+    bound: Mapping[Value, Any],
+    carried: Sequence[Any],
+    all_real: bool,
+    kept: Kept | None = None,
+    rows: Tensor | None = None,
+    refresh: bool = True,
+) -> Outcome:
+    """One step from `carried`. `all_real`: no row is padded. A step on a finished row is the identity on that row.
+
+    For a plan with a cached view: `kept` holds the batch's keys and values, `rows` says which of its rows these are
+    (None: all), and `refresh` whether they look at the whole canvas or at their block; the rows must be alike in that.
+    """
     known = dict(bound) | dict(zip(plan.carried, carried, strict=True))
     going = evaluate([plan.test], known)[plan.test]  # [R, 1]
     x: Canvas = carried[0]
     recorder = _Recorder(model)
     planes: list[tuple[Tensor, Tensor]] = []
 
-    def call(queries: Sequence[Any], predict_mask: bool) -> list[Tensor]:
-        logits, bad, empty = ask(recorder, queries, predict_mask, all_real=all_real)
+    def call(item: Node, data: Sequence[Any]) -> list[Any]:
+        predict_mask = item.attributes["predict_mask"]
+        if item.op.name == "forward":
+            logits, bad, empty = ask(recorder, data, predict_mask, all_real=all_real)
+            planes.append((bad, empty))
+            return logits
+        assert kept is not None
+        kept.model = recorder
+        look = kept.refresh if refresh else kept.window
+        one, bad, empty = look(rows, data[0], data[2], predict_mask)
         planes.append((bad, empty))
-        return logits
+        return [one, next_cache(*data)]
 
     table = evaluate(plan.step, known, call)
     after = tuple(
@@ -127,10 +158,34 @@ def take(plan: Plan, model: Any, bound: Mapping[Value, Any], carried: Sequence[A
     never = torch.zeros_like(x.masked)
     bad, empty = planes[0] if planes else (never, never)
     changed = ((x.tokens != y.tokens) | (x.masked != y.masked)).any(-1)
-    finished = ~evaluate([plan.test], dict(bound) | dict(zip(plan.carried, after, strict=True)))[plan.test]
+    later = dict(bound) | dict(zip(plan.carried, after, strict=True))
+    finished = ~evaluate([plan.test], later)[plan.test]
     return Outcome(
-        after, finished[:, 0], changed, bad & going, empty & going, recorder.rows, recorder.positions, table
-    )
+        after, finished[:, 0], changed, due(plan, later), bad & going, empty & going, recorder.rows,
+        recorder.positions, table,
+    )  # fmt: skip
+
+
+def cached_forward(plan: Plan) -> Node | None:
+    """The plan's forward on a cached view, if it has one."""
+    return next((item for item in walk(plan.step) if item.op.name == "forward_cached"), None)
+
+
+def due(plan: Plan, known: Mapping[Value, Any]) -> Tensor:
+    """bool [R]: the rows whose block, in the state `known`, is not the one their cache was made for."""
+    forward = cached_forward(plan)
+    if forward is None:
+        return torch.zeros_like(known[plan.carried[0]].done[:, 0])
+    cache, where = block_of(plan, known, forward)
+    return (cache.where != where).any(-1)
+
+
+def block_of(plan: Plan, known: Mapping[Value, Any], forward: Node) -> tuple[Cache, Tensor]:
+    """The cache in the state `known`, and the block that `forward` would look at, bool [R, L]."""
+    _, cache, where = forward.args
+    assert cache is not None and where is not None
+    table = evaluate([cache, where], known)
+    return table[cache], table[where]
 
 
 def _like(value: Any, old: Any) -> Any:

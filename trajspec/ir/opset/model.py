@@ -42,14 +42,12 @@ def _each(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind, ...]:
 
 
 @op(
-    "forward(*queries: canvas | query, view: name = 'full', predict_mask: bool = False) -> logits: logits",
+    "forward(*queries: canvas | query, predict_mask: bool = False) -> logits: logits",
     infer=_each,
     calls_model=True,
 )
-def forward(model: Any, *queries: Canvas | Query, view: str, predict_mask: bool) -> Any:
+def forward(model: Any, *queries: Canvas | Query, predict_mask: bool) -> Any:
     """One call of the model on all queries; tokens that may not be predicted come back as impossible."""
-    if view != "full":
-        raise TrajspecError(f"view is {view}, expected full")
     logits = ask(model, queries, predict_mask)
     return logits if len(logits) > 1 else logits[0]
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...ir.canvas import Canvas
+from ...ir.canvas import Cache, Canvas
 from ...ir.kinds import KINDS
 from ...ir.opset.read import FAR
 from ...ir.query import Query
@@ -139,3 +139,9 @@ def fill(x: Canvas, *, kind: str, value: float) -> Tensor:
 def _fits_float32(value: float) -> bool:
     with np.errstate(over="ignore"):
         return float(np.float32(value)) == value
+
+
+@meaning("empty")
+def empty(x: Canvas) -> Cache:
+    """A cache that holds nothing yet."""
+    return Cache(x.tokens, x.masked, torch.zeros_like(x.masked))

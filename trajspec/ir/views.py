@@ -1,0 +1,97 @@
+"""What cached views mean, for any numpy denoiser: which canvas every position is computed from."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .canvas import Cache, Canvas
+from .query import FLOOR, refuse_nonfinite
+
+VIEWS = ("prefix", "dual", "block_causal")
+
+
+def ask_cached(
+    model: Any, x: Canvas, cache: Cache, where: np.ndarray, view: str, size: int | None, predict_mask: bool
+) -> tuple[np.ndarray, Cache]:
+    """Logits float64 [..., L, V], NaN where the view computes nothing, and the cache afterwards.
+
+    A denoiser may have a method `stale(tokens, positions, reference, window)` (all [L]; tokens with mask ids, reference
+    what the cache was made from, window bool: the positions to compute) that answers as a network does whose keys and
+    values outside the window come from a call on `reference`. Without it a cache remembers tokens only.
+    """
+    lead, length = x.tokens.shape[:-1], x.tokens.shape[-1]
+    rows = int(np.prod(lead, dtype=int))
+
+    def flat(array: np.ndarray) -> np.ndarray:
+        return array.reshape(rows, *array.shape[len(lead) :])
+
+    x, cache, where = Canvas(*map(flat, x)), Cache(*map(flat, cache)), flat(where)
+    logits, tokens, masked = [], cache.tokens.copy(), cache.masked.copy()
+    for row in range(rows):
+        one, old = Canvas(*(field[row] for field in x)), Cache(*(field[row] for field in cache))
+        due = not np.array_equal(old.where, where[row])
+        if due:
+            tokens[row], masked[row] = one.tokens, one.masked
+        if view == "block_causal":
+            answer, computed = _block_causal(model, one, old, where[row], size or length, due)
+        else:
+            answer, computed = _kept_sides(model, one, old, where[row], view, due)
+        logits.append(_allowed(one, answer, computed, predict_mask, row))
+    return np.stack(logits).reshape(*lead, length, -1), Cache(
+        tokens.reshape(*lead, length), masked.reshape(*lead, length), where.reshape(*lead, length)
+    )
+
+
+def _shown(x: Canvas | Cache, mask_id: np.ndarray) -> np.ndarray:
+    return np.where(x.masked, mask_id, x.tokens)
+
+
+def _kept_sides(
+    model: Any, x: Canvas, old: Cache, where: np.ndarray, view: str, due: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    real = x.position >= 0
+    shown, at = _shown(x, x.mask_id), np.maximum(x.position, 0)
+    if due:
+        visible = None if real.all() else (real[:, None] & real[None, :])[None]
+        return np.asarray(model(shown[None], at[None], visible), np.float64)[0], real
+    computed = where if view == "dual" else real & (np.cumsum(where) > 0)
+    reference = _shown(old, x.mask_id)
+    stale = model.stale if hasattr(model, "stale") else partial(mixed, model)
+    return np.asarray(stale(shown, x.position, reference, computed), np.float64), computed
+
+
+def mixed(
+    model: Any, tokens: np.ndarray, positions: np.ndarray, reference: np.ndarray, window: np.ndarray
+) -> np.ndarray:
+    """Logits [L, V] of a denoiser that remembers tokens only: those of the window now, those of `reference` elsewhere."""
+    real = positions >= 0
+    visible = None if real.all() else (real[:, None] & real[None, :])[None]
+    return model(np.where(window, tokens, reference)[None], np.maximum(positions, 0)[None], visible)[0]
+
+
+def _block_causal(
+    model: Any, x: Canvas, old: Cache, where: np.ndarray, size: int, due: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    # What is kept of finished blocks is what a forward on their final tokens gives, so nothing needs to be kept here.
+    number = x.position // size
+    seen = (number <= number[where].max(initial=-1)) & (x.position >= 0)
+    shown, at, number = _shown(x, x.mask_id)[seen], x.position[seen], number[seen]
+    answer = np.asarray(model(shown[None], at[None], (number[None, :] <= number[:, None])[None]), np.float64)[0]
+    spread = np.full((len(x.position), answer.shape[-1]), np.nan)
+    spread[seen] = answer
+    return spread, where
+
+
+def _allowed(x: Canvas, logits: np.ndarray, computed: np.ndarray, predict_mask: bool, row: int) -> np.ndarray:
+    refuse_nonfinite(logits[None], computed[None], x.step, x.position[None], row)
+    allowed = x.allowed
+    if predict_mask:
+        allowed = allowed | (np.arange(allowed.shape[-1]) == x.mask_id)
+    logits = np.where(computed[:, None], logits, np.nan)
+    return np.where(allowed & ~np.isneginf(logits), logits, FLOOR)
+
+
+__all__ = ["VIEWS", "ask_cached"]

@@ -1,0 +1,110 @@
+"""Cached views on tensors: calls on a block of each row, in the midst of the keys and values kept of the rest."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..ir.canvas import Cache, Canvas
+from .query import finish, front
+
+
+class Kept:
+    """What is kept of a batch's rows between calls. `rows` int64 [n] in the methods says which rows of the batch are
+    meant; None: all, in their order."""
+
+    def __init__(self, model: Any, x: Canvas, view: str, size: int | None) -> None:
+        count, self.length = x.tokens.shape
+        self.model, self.view = model, view
+        self.size = min(size or self.length, self.length)
+        self.store = model.new_store(count, self.length)
+        # Logits of the block's first entry at the last refresh, for families whose logits are shifted.
+        self.before: Tensor | None = None
+        self.filled = torch.zeros_like(x.start[:, 0])  # block_causal: how many blocks are stored
+
+    def refresh(self, rows: Tensor | None, x: Canvas, where: Tensor, predict_mask: bool) -> tuple[Tensor, ...]:
+        """A call on the whole canvas, which is kept. Logits [n, L, V], and where they are no numbers (`query.finish`)."""
+        real = x.position >= 0
+        columns = torch.arange(self.length, device=real.device).expand(real.shape)
+        logits = self._call(rows, x, columns, real, self._keys(real), None)
+        first = where.to(torch.uint8).argmax(-1)
+        before = logits.gather(1, first[:, None, None].expand(-1, 1, logits.shape[-1]))[:, 0]
+        if self.before is None:
+            self.before = logits.new_zeros(self.store.row_count, logits.shape[-1])
+        self.before = before if rows is None else self.before.index_copy(0, rows, before)
+        return finish(x, logits, real, predict_mask)
+
+    def window(self, rows: Tensor | None, x: Canvas, where: Tensor, predict_mask: bool) -> tuple[Tensor, ...]:
+        """A call on the block `where` (prefix: and all behind it). Logits [n, L, V], NaN where nothing is computed."""
+        real = x.position >= 0
+        computed, width = where & real, self.size
+        if self.view == "prefix":
+            computed = real & (where.cumsum(-1) > 0)
+            width = int(computed.sum(-1).max())  # a read of the device: this window has no fixed length
+        columns = front(computed, width)
+        exists = computed.gather(-1, columns)
+        before = None if self.before is None or rows is None else self.before.index_select(0, rows)
+        before = self.before if rows is None else before
+        keys = self._keys(real)
+        if self.view == "block_causal":
+            keys = self._keys(real & self._not_behind(x, where))
+            before = None
+        logits = self._call(rows, x, columns, exists, keys, before)
+        spread = logits.new_full((*real.shape, logits.shape[-1]), math.nan)
+        inside = logits.masked_fill(~exists[..., None], math.nan)
+        spread = spread.scatter(1, columns[..., None].expand_as(inside), inside)
+        return finish(x, spread, computed, predict_mask)
+
+    def behind(self, x: Canvas, where: Tensor) -> Tensor:
+        """bool [n]: rows that have finished blocks which are not stored yet (block_causal; x of all rows)."""
+        return self.filled < self._open(x, where)
+
+    def fill(self, rows: Tensor, x: Canvas, where: Tensor) -> int:
+        """Store the finished blocks of these rows, from their final tokens (block_causal); how many positions it took."""
+        number, upto = x.position // self.size, self._open(x, where)[:, None]
+        done = self.filled.index_select(0, rows)[:, None]
+        wanted = (number >= done) & (number < upto) & (x.position >= 0)
+        width = int(wanted.sum(-1).max())
+        columns = front(wanted, width)
+        exists = wanted.gather(-1, columns)
+        real = x.position >= 0
+        mine = number.gather(-1, columns)
+        keys = (number[:, None, :] <= mine[:, :, None]) & (real & (number < upto))[:, None, :]
+        self._call(rows, x, columns, exists, self._keys(keys), None)
+        self.filled = self.filled.index_copy(0, rows, upto[:, 0])
+        return columns.numel()
+
+    def _open(self, x: Canvas, where: Tensor) -> Tensor:
+        number = x.position // self.size
+        return torch.where(where, number, 0).amax(-1)
+
+    def _not_behind(self, x: Canvas, where: Tensor) -> Tensor:
+        return (x.position // self.size) <= self._open(x, where)[:, None]
+
+    @staticmethod
+    def _keys(real: Tensor) -> Tensor:
+        """Visible slots: the real entries, and never the scratch slot behind them."""
+        return torch.cat([real, torch.zeros_like(real[..., :1])], -1)
+
+    def _call(
+        self, rows: Tensor | None, x: Canvas, columns: Tensor, exists: Tensor, keys: Tensor, before: Tensor | None
+    ) -> Tensor:
+        shown = torch.where(x.masked, x.mask_id, x.tokens).gather(-1, columns)
+        positions = x.position.gather(-1, columns)
+        slots = torch.where(exists, columns, self.length)
+        if rows is None:
+            return self.model.cached(shown, positions, slots, self.store, keys, before)
+        part = self.store.rows(rows)
+        logits = self.model.cached(shown, positions, slots, part, keys, before)
+        self.store.put(rows, part)
+        return logits
+
+
+def next_cache(x: Canvas, cache: Cache, where: Tensor) -> Cache:
+    """The cache after a forward on `x`: made anew where the block is another one."""
+    due = (cache.where != where).any(-1, keepdim=True)
+    return Cache(torch.where(due, x.tokens, cache.tokens), torch.where(due, x.masked, cache.masked), where)
+
