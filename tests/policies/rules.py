@@ -1,0 +1,71 @@
+"""Hypothesis strategies for policies with their parameters, and for rows to decode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tests.strategies import seeds, small_models
+from trajspec.ir import Canvas, Policy, canvas
+from trajspec.policies import POLICIES
+
+BLOCKS = st.sampled_from([None, 1, 2, 3, 4])
+STEPS = st.sampled_from([None, 1, 2, 3, 5, 9])
+COLD = st.sampled_from([0.0, 0.0, 0.7, 3.0])
+PARAMETERS: dict[str, st.SearchStrategy] = {
+    "block_length": BLOCKS,
+    "steps": STEPS,
+    "temperature": COLD,
+    "cfg_scale": st.sampled_from([0.0, 1.5]),
+    "threshold": st.sampled_from([0.0, 0.3, 0.6, 0.9]),
+    "factor": st.sampled_from([0.3, 1.0, 3.0]),
+    "threshold_back": st.sampled_from([0.2, 0.5, 0.9, 1.0]),
+    "eps": st.sampled_from([1e-3, 0.1]),
+    "top_p": st.sampled_from([None, 0.4, 0.9]),
+    "top_k": st.sampled_from([None, 1, 2]),
+    "alg_temp": st.sampled_from([0.0, 0.1, 2.0]),
+    "conf_threshold": st.sampled_from([0.2, 0.6]),
+    "kl_threshold": st.sampled_from([0.01, 10.0]),
+    "kl_history_length": st.sampled_from([1, 2]),
+    "unmask_strategy": st.sampled_from(["all", "max_conf", "min_kl", "random"]),
+}
+#: What is left as it is: flags about ids that only some models have.
+FIXED = {"logits_eos_inf", "confidence_eos_eot_inf", "eos_id", "eot_id"}
+
+
+@st.composite
+def rules(draw: st.DrawFn, names: tuple[str, ...] = tuple(POLICIES)) -> Policy:
+    """A policy of the library with arbitrary parameters."""
+    policy = POLICIES[draw(st.sampled_from(names))]
+    settings = {name: draw(PARAMETERS[name]) for name in policy.settings if name not in FIXED}
+    if policy.name.startswith("dream"):
+        settings["steps"] = settings["steps"] or 6
+    return policy.bind(**settings)
+
+
+@st.composite
+def rows(draw: st.DrawFn, model: Any, most: int = 9) -> Canvas:
+    """A row to continue or to fill in: prompts of all lengths that may hold the mask id, stop ids, allowed sets."""
+    vocab, mask_id = model.vocab_size, model.mask_id
+    prompt = draw(st.lists(st.integers(0, vocab - 1), max_size=4))
+    others = [token for token in range(vocab) if token != mask_id]
+    options: dict[str, Any] = {"seed": draw(seeds), "stop": draw(st.sampled_from([(), (others[0],), tuple(others[:2])]))}
+    if draw(st.integers(0, 3)) == 0:
+        # Filling in: masks anywhere.
+        length = draw(st.integers(1, most))
+        tokens = draw(st.lists(st.integers(0, vocab - 1), min_size=length, max_size=length))
+        options |= {"masked": draw(st.lists(st.booleans(), min_size=length, max_size=length)), "stop": ()}
+    else:
+        tokens, options["gen_length"] = prompt, draw(st.integers(1, most - len(prompt)))
+    total = len(tokens) + options.get("gen_length", 0)
+    if draw(st.integers(0, 4)) == 0:
+        options["allowed"] = {draw(st.integers(0, total - 1)): [draw(st.sampled_from(others))]}
+    return canvas(tokens, vocab_size=vocab, mask_id=mask_id, **options)
+
+
+@st.composite
+def runs(draw: st.DrawFn, count: int = 1, names: tuple[str, ...] = tuple(POLICIES)) -> tuple[Any, Policy, list[Canvas]]:
+    """A model, a policy and rows."""
+    model = draw(small_models())
+    return model, draw(rules(names)), [draw(rows(model)) for _ in range(count)]
