@@ -58,8 +58,8 @@ def canvas(
     """The start state of one row: `tokens` followed by `gen_length` masks.
 
     `masked` marks positions of `tokens` to be filled in (blocks then count from position 0, or from `start`); without
-    it all of `tokens` is prompt and blocks count from its end. `stop`: ids that end the row; `banned`: ids that are never
-    predicted (the mask id always is one); `allowed`: {position: ids} restricts single positions.
+    it all of `tokens` is prompt and blocks count from its end. `stop`: ids that end the row; `banned`: ids that are
+    never predicted (the mask id always is one); `allowed`: {position: ids} restricts single positions.
 
     Raises TrajspecError when an id lies outside the vocabulary or a position has nothing left to predict.
     """

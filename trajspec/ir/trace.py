@@ -91,8 +91,8 @@ class Policy:
         slots: list[tuple[str, Any]] = [("logits", 0)]
         for name, declared in self.arguments:
             if isinstance(declared, History):
-                attrs = {"kind": declared.kind.name, "value": declared.start}
-                start = node(OPS["fill"], (prompt,), attrs, (declared.kind,))
+                told = {"kind": declared.kind.name, "value": declared.start}
+                start = node(OPS["fill"], (prompt,), told, (declared.kind,))
                 slots.append(("value", carried_value(len(starts), declared.kind)))
                 starts.append(start.results[0])
                 names.append(name)
@@ -318,7 +318,9 @@ def policy(
     default: `ts.query(f)`, `ts.history(kind, start)` (also returned, in order), `ts.given(kind)`. Keyword-only
     arguments are parameters and need defaults. `predict_mask=True` lets the model vote for the mask id, which only
     reference quirks want. `window` says where a cached view's block is, as a function of the canvas, histories and
-    parameters by name, for policies whose block is not the leftmost one with masks. Raises TrajspecError when the signature does not read like that.
+    parameters by name, for policies whose block is not the leftmost one with masks.
+
+    Raises TrajspecError when the signature does not read like that.
     """
     if function is None:
         return lambda function: _declare(function, name, predict_mask, window)

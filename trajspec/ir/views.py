@@ -66,7 +66,7 @@ def _kept_sides(
 def mixed(
     model: Any, tokens: np.ndarray, positions: np.ndarray, reference: np.ndarray, window: np.ndarray
 ) -> np.ndarray:
-    """Logits [L, V] of a denoiser that remembers tokens only: those of the window now, those of `reference` elsewhere."""
+    """Logits [L, V] of a denoiser that remembers tokens only: the window's as they are, the rest from `reference`."""
     real = positions >= 0
     visible = None if real.all() else (real[:, None] & real[None, :])[None]
     return model(np.where(window, tokens, reference)[None], np.maximum(positions, 0)[None], visible)[0]

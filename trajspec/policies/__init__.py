@@ -7,7 +7,13 @@ import difflib
 from ..ir import Policy, TrajspecError
 from . import compat
 from .dream import dream_entropy, dream_maskgit_plus, dream_origin, dream_topk_margin
-from .fastdllm import fastdllm_factor, fastdllm_quota, fastdllm_threshold
+from .fastdllm import (
+    fastdllm_dream_block,
+    fastdllm_dream_entropy,
+    fastdllm_factor,
+    fastdllm_quota,
+    fastdllm_threshold,
+)
 from .klass import klass
 from .llada import llada_low_confidence, llada_random
 from .wino import wino
@@ -16,8 +22,9 @@ POLICIES: dict[str, Policy] = {
     policy.name: policy
     for policy in (
         llada_low_confidence, llada_random, fastdllm_threshold, fastdllm_quota, fastdllm_factor,
+        fastdllm_dream_block, fastdllm_dream_entropy,
         dream_maskgit_plus, dream_topk_margin, dream_entropy, dream_origin, klass, wino,
-    )  # fmt: skip
+    )
 }
 
 # What the papers and engines call the same rule.

@@ -62,7 +62,7 @@ def factor_last_index_bug(x, logits, *, factor=1.0, block_length=32):
 def _dream(score: Any) -> Policy:
     @ts.policy(name=f"dream_{score.__name__}", predict_mask=True)
     def dream_idle_steps(x, logits, *, steps=512, eps=1e-3):
-        """Dream's loop to the letter: all steps run, also those that commit nothing, and the mask id may be predicted."""
+        """Dream's loop to the letter: all steps run, also idle ones, and the mask id may be predicted."""
         token = ts.argmax(logits)
         masked, rate = ts.masked(x), ts.linear_rate(ts.step(x), steps=steps, eps=eps)
         n = ts.floor(ts.count(masked) * rate)
@@ -104,8 +104,60 @@ def klass_masks_left(
     fallback = ts.top(conf, n, where=ts.masked(x) & mine)
     y = ts.unmask(x, token, where=ts.choose(ts.any(ready), ready, fallback))
     left = (turn + 1 >= turns) | ~ts.any(ts.masked(y) & mine)
+    after, number, turn = _leave(x, y, left, number, turn, block_length)
+    return after, now, calm, number, turn
+
+
+@ts.policy(name="fastdllm_dream_entropy")
+def dream_block_idle_steps(x, logits, *, block_steps=32, eps=1e-3, block_length=32):
+    """Fast-dLLM's entropy loop for Dream to the letter: steps that commit nothing are run as well."""
+    here, turn = ts.window(x, size=block_length), ts.block_step(x)
+    token = ts.argmax(logits)
+    n = ts.floor(ts.count(here) * ts.linear_rate(turn, steps=block_steps, eps=eps))
+    best = ts.top(-ts.entropy(logits), n, where=here)
+    return ts.unmask(x, token, where=ts.choose(turn == 0, ts.first(1, where=here), best))
+
+
+def counted_block(x: Any, *, number: Any, block_length: int) -> Any:
+    """The block that a counter says, whether or not it has masks."""
+    return ts.block_of(x, size=block_length) == number
+
+
+def _leave(x: Any, y: Any, left: Any, number: Any, turn: Any, block_length: int) -> tuple[Any, Any, Any]:
+    """Close a step of a loop over numbered blocks: go to the next block when `left` says so."""
+    blocks = ts.most(ts.count(ts.free(x)) // block_length, 1)
     number, turn = ts.choose(left, number + 1, number), ts.choose(left, 0, turn + 1)
-    return ts.advance(x, y, size=block_length, done=number >= blocks), now, calm, number, turn
+    return ts.advance(x, y, size=block_length, done=number >= blocks), number, turn
+
+
+@ts.policy(name="fastdllm_threshold", window=counted_block)
+def threshold_extra_forward(
+    x, logits, number=ts.history("count", start=0), turn=ts.history("count", start=0), *, threshold=0.9, block_length=32
+):
+    """Fast-dLLM's old cached loops to the letter: a block gets a second forward even when the first one filled it."""
+    mine = ts.block_of(x, size=block_length) == number
+    here = ts.masked(x) & mine
+    token, conf = ts.score(logits)
+    y = ts.unmask(x, token, where=here & (conf >= threshold) | ts.top(conf, 1, where=here))
+    full = ~ts.any(ts.masked(y) & mine)
+    return _leave(x, y, full & (turn >= 1), number, turn, block_length)
+
+
+@ts.policy(name="fastdllm_threshold", window=counted_block)
+def threshold_max_steps(
+    x, logits, number=ts.history("count", start=0), turn=ts.history("count", start=0), *, steps=128, threshold=0.9,
+    block_length=32,
+):  # fmt: skip
+    """Fast-dLLM's dual loop to the letter: a block is left after steps / blocks forwards, with the masks it still has;
+    the forward that opens the next block may commit them."""
+    blocks = ts.most(ts.count(ts.free(x)) // block_length, 1)
+    mine = ts.block_of(x, size=block_length) == number
+    upto = ts.block_of(x, size=block_length) <= number
+    here = ts.masked(x) & ts.choose(turn == 0, upto, mine)
+    token, conf = ts.score(logits)
+    y = ts.unmask(x, token, where=here & (conf >= threshold) | ts.top(conf, 1, where=here))
+    full = ~ts.any(ts.masked(y) & mine)
+    return _leave(x, y, full | (turn + 1 >= steps // blocks), number, turn, block_length)
 
 
 COMPAT: dict[tuple[str, str], Policy] = {
@@ -113,6 +165,10 @@ COMPAT: dict[tuple[str, str], Policy] = {
     ("llada_low_confidence", "mask_predicted"): llada_idle_steps,
     ("llada_low_confidence", "llada.eos_alias"): llada_eos_alias,
     ("fastdllm_factor", "factor.last_index_bug"): factor_last_index_bug,
+    ("fastdllm_threshold", "prefix.old_extra_forward"): threshold_extra_forward,
+    ("fastdllm_threshold", "dual.old_extra_forward"): threshold_extra_forward,
+    ("fastdllm_threshold", "dual.max_steps_bound"): threshold_max_steps,
+    ("fastdllm_dream_entropy", "dream.idle_steps"): dream_block_idle_steps,
     ("klass", "klass.masks_left"): klass_masks_left,
 }
 for _score in (maskgit_plus, topk_margin, entropy):

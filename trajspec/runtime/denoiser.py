@@ -115,7 +115,8 @@ class Bare:
 
     def new_store(self, rows: int, length: int) -> TokenStore:
         """A store that remembers token ids: all that a denoiser without layers can keep."""
-        return TokenStore(torch.full((rows, length + 1), self.mask_id), torch.zeros(rows, length + 1, dtype=torch.int64))
+        tokens = torch.full((rows, length + 1), self.mask_id)
+        return TokenStore(tokens, torch.zeros_like(tokens))
 
     def cached(
         self, tokens: Tensor, positions: Tensor, slots: Tensor, store: TokenStore, keys: Tensor, before: Tensor | None

@@ -8,8 +8,9 @@ from typing import Any
 from ..ir.canvas import Canvas
 from ..ir.nodes import Value
 from ..ir.plan import Plan
-from .denoiser import FromNumpy
+from .denoiser import Bare, FromNumpy
 from .loop import Cost, StepEvent, run
+from .models import Model
 
 Table = dict[Value, Any]
 
@@ -26,5 +27,6 @@ def replay(
         masks.append(event.after.masked[0].tolist())
         values.append({value: event.values[value][0].numpy() for value in wanted})
 
-    _, cost = run(plan, FromNumpy(model), [prompt], on_step=watch, keep_path=False)
+    torch_model = model if isinstance(model, Model) else Bare(FromNumpy(model))
+    _, cost = run(plan, torch_model, [prompt], on_step=watch, keep_path=False)
     return states, masks, cost, values

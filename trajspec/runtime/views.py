@@ -26,7 +26,7 @@ class Kept:
         self.filled = torch.zeros_like(x.start[:, 0])  # block_causal: how many blocks are stored
 
     def refresh(self, rows: Tensor | None, x: Canvas, where: Tensor, predict_mask: bool) -> tuple[Tensor, ...]:
-        """A call on the whole canvas, which is kept. Logits [n, L, V], and where they are no numbers (`query.finish`)."""
+        """A call on the whole canvas, which is kept. Logits [n, L, V], and where they are no numbers."""
         real = x.position >= 0
         columns = torch.arange(self.length, device=real.device).expand(real.shape)
         logits = self._call(rows, x, columns, real, self._keys(real), None)
@@ -63,7 +63,7 @@ class Kept:
         return self.filled < self._open(x, where)
 
     def fill(self, rows: Tensor, x: Canvas, where: Tensor) -> int:
-        """Store the finished blocks of these rows, from their final tokens (block_causal); how many positions it took."""
+        """Store the finished blocks of these rows, from their final tokens (block_causal); the positions it took."""
         number, upto = x.position // self.size, self._open(x, where)[:, None]
         done = self.filled.index_select(0, rows)[:, None]
         wanted = (number >= done) & (number < upto) & (x.position >= 0)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..canvas import Canvas
 from ..errors import TrajspecError
-from ..kinds import LOGITS, Kind
+from ..kinds import CONF, LOGITS, Kind
 from ..op import op
 from ..query import Query, ask
 from .read import whole
@@ -56,8 +56,9 @@ def _like(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind]:
     from ..kinds import KINDS
 
     kind = KINDS.get(attrs["kind"])
-    if kind is None or kind.axes not in ("1", "L", "LV"):
-        usual = ", ".join(name for name, known in KINDS.items() if known.axes)
+    # A history of confidences would start as a logarithm, which nobody means: scores hold ts.prob(conf).
+    if kind is None or not kind.axes or kind is CONF:
+        usual = ", ".join(name for name, known in KINDS.items() if known.axes and known is not CONF)
         raise TrajspecError(f"kind is {attrs['kind']}, expected one of {usual}")
     return (kind,)
 

@@ -65,7 +65,10 @@ def linear_rate(clock: np.ndarray, *, steps: int, eps: float) -> np.ndarray:
     return linear_rates(steps, eps)[np.minimum(clock, steps - 1)]
 
 
-@op("linear_quota(masks: count, clock: count, *, steps: int, eps: float = 1e-3) -> n: count, clock: count", check=_steps)
+@op(
+    "linear_quota(masks: count, clock: count, *, steps: int, eps: float = 1e-3) -> n: count, clock: count",
+    check=_steps,
+)
 def linear_quota(masks: np.ndarray, clock: np.ndarray, *, steps: int, eps: float) -> tuple[np.ndarray, np.ndarray]:
     """How many of `masks` the next step of the linear schedule that commits anything takes, and the clock after it.
 

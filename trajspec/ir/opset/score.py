@@ -113,7 +113,7 @@ def _share(p: float | None, **_: object) -> None:
 
 @op("top_p(logits: logits, *, p: float | None = None) -> logits: logits", check=_share)
 def top_p(logits: np.ndarray, *, p: float | None) -> np.ndarray:
-    """The logits of the likeliest tokens until their sum reaches p; the token that crosses p is kept, the rest is out."""
+    """The logits of the likeliest tokens until their sum reaches p; the one that crosses p is kept, the rest is out."""
     if p is None or p >= 1:
         return logits
     order = np.argsort(-exact(logits), axis=-1, kind="stable")

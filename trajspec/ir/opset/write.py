@@ -40,7 +40,7 @@ def stopped(x: Canvas) -> np.ndarray:
 
 @op("advance(x: canvas, y: canvas, *, size: int | None = None, done: flag | None) -> x: canvas", check=whole)
 def advance(x: Canvas, y: Canvas, *, size: int | None, done: np.ndarray | None) -> Canvas:
-    """Close a step that led from `x` to `y`: count it, and end the row when it has no masks or has reached a stop token.
+    """Close a step that led from `x` to `y`: count it; the row ends when it has no masks or has reached a stop token.
 
     The step within the block starts again when the open block changes. `done`, when given, replaces "no masks left".
     """
