@@ -50,7 +50,8 @@ def rows(draw: st.DrawFn, model: Any, most: int = 9) -> Canvas:
     vocab, mask_id = model.vocab_size, model.mask_id
     prompt = draw(st.lists(st.integers(0, vocab - 1), max_size=4))
     others = [token for token in range(vocab) if token != mask_id]
-    options: dict[str, Any] = {"seed": draw(seeds), "stop": draw(st.sampled_from([(), (others[0],), tuple(others[:2])]))}
+    stop = draw(st.sampled_from([(), (others[0],), tuple(others[:2])]))
+    options: dict[str, Any] = {"seed": draw(seeds), "stop": stop}
     if draw(st.integers(0, 3)) == 0:
         # Filling in: masks anywhere.
         length = draw(st.integers(1, most))

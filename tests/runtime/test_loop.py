@@ -221,7 +221,8 @@ def test_wrong_task_inputs_name_the_row(change, message):
 
 
 def test_missing_and_unknown_task_inputs():
-    for inputs, message in (([{}], "needs the task input 'pins'"), ([given(5, 4, 6, 1) | {"more": 1}], "no task input")):
+    more = given(5, 4, 6, 1) | {"more": 1}
+    for inputs, message in (([{}], "needs the task input 'pins'"), ([more], "no task input")):
         with pytest.raises(ts.TrajspecError, match=message):
             run(pinned.plan(), FromNumpy(MODEL), [row([3], 4)], inputs=inputs)
 
