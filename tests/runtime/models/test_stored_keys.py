@@ -196,7 +196,7 @@ def test_fill_mask_models_keep_keys_too(checkpoint, model):
     part = model.cached(tokens.gather(1, at), positions.gather(1, at), at, store, keys)
     torch.testing.assert_close(part, torch.stack([full[0, 8:13], full[1, 11:16]]), rtol=1e-5, atol=1e-5)
     if len(window_widths(model.network)) > 1:
-        store.positions += 50
+        store.positions.add_(50)
         assert (model.cached(tokens.gather(1, at), positions.gather(1, at), at, store, keys) - part).abs().max() > 1e-2
 
 
