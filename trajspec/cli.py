@@ -49,12 +49,16 @@ def _parser() -> argparse.ArgumentParser:
     decode.add_argument("prompts", nargs="*", metavar="PROMPT", help="a text to continue; -: one a line from stdin")
     decode.add_argument("--infill", action="append", default=[], metavar="TEXT", help="a text with masks to fill in")
     decode.add_argument("--model", default=DEFAULT_MODEL, help=f"a name, folder or hub id (default: {DEFAULT_MODEL})")
+    decode.add_argument("--input", metavar="FILE", help="prompts.jsonl: {id?, prompt | messages | infill} a line")
+    decode.add_argument("--output", metavar="FILE", help="where the results of --input go; goes on where it stopped")
+    decode.add_argument("--batch-rows", type=int, default=8, metavar="N", help="rows decoded together (--input)")
     decode.add_argument("--gen-length", type=int, help="tokens to write (default: 128)")
     decode.add_argument("--seed", type=int, default=0)
     decode.add_argument("--samples", type=int, default=1, metavar="N", help="samples a prompt")
     decode.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end a row where this is written")
     decode.add_argument("--dtype", choices=["float32", "bfloat16", "float64", "float16"], default="float32")
     decode.add_argument("--device", default="cpu")
+    decode.add_argument("--stream", action="store_true", help="print a single text while it is decoded")
     decode.add_argument("--json", action="store_true", help="one JSON object a row")
     _policy_options(decode)
     decode.set_defaults(run=_decode)
@@ -73,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
 def _policy_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", metavar="NAME|FILE.py:NAME", help="default: what the other options imply")
     parser.add_argument("--compat", metavar="NAME", help="a recorded quirk of the reference")
+    parser.add_argument(
+        "--cache", default="full", choices=["full", "prefix", "dual", "block_causal"], help="what a call looks at"
+    )
     parser.add_argument("--threshold", type=float)
     parser.add_argument("--factor", type=float)
     parser.add_argument("--steps", type=int)
@@ -134,31 +141,58 @@ def _decode(args: argparse.Namespace) -> int:
     settings = _settings(args)
     policy = find_policy(args.policy) if args.policy else None
     prompts = [line.rstrip("\n") for prompt in args.prompts for line in (sys.stdin if prompt == "-" else [prompt])]
-    if bool(prompts) == bool(args.infill):
-        raise TrajspecError("give prompts to continue, or --infill TEXT, one of the two")
+    if [bool(prompts), bool(args.infill), bool(args.input)].count(True) != 1:
+        raise TrajspecError("give prompts to continue, --infill TEXT, or --input FILE, one of the three")
+    if bool(args.input) != bool(args.output):
+        raise TrajspecError("--input FILE and --output FILE go together")
     import torch
 
-    from .decoding import decode
+    from .decoding import as_model, decode, stream
 
-    options: dict[str, Any] = dict(settings, seed=args.seed, num_return_sequences=args.samples, stop=args.stop)
-    options |= {"dtype": getattr(torch, args.dtype), "device": args.device, "keep_path": False}
+    model = as_model(args.model, getattr(torch, args.dtype), args.device)
+    options: dict[str, Any] = dict(settings, seed=args.seed, stop=args.stop, cache=args.cache)
     if policy is not None:
         options["policy"] = policy
     if args.compat:
         options["compat"] = args.compat
     if args.gen_length is not None:
         options["gen_length"] = args.gen_length
-    result = decode(args.model, prompts or args.infill, infill=bool(args.infill), **options)
-    for number, row in enumerate(result):
+    if args.input:
+        from .jobs import run_file
+
+        lines, broken = run_file(args.input, args.output, model, options, batch_rows=args.batch_rows)
+        print(f"{lines - broken} rows in {args.output}, {broken} broken", file=sys.stderr)
+        return 1 if broken else 0
+    options |= {"num_return_sequences": args.samples, "keep_path": False, "infill": bool(args.infill)}
+    texts = prompts or args.infill
+    if args.stream and len(texts) * args.samples == 1 and not args.json:
+        _show_cost(_streamed(stream(model, texts, **options)))
+        return 0
+    for number, row in enumerate(decode(model, texts, **options)):
         if args.json:
             print(json.dumps({"row": number} | row.as_dict(), ensure_ascii=False))
             continue
         print(row.text)
-        print(
-            f"[{row.answer_tokens} tokens in {row.calls} calls, {row.tokens_per_call:.2f} a call; "
-            f"{row.rows} rows, {row.positions} positions; {row.finish_reason}; {row.policy}; {row.seconds:.2f} s]"
-        )
+        _show_cost(row)
     return 0
+
+
+def _streamed(pieces: Any) -> Any:
+    """Print pieces as they come; the only row."""
+    while True:
+        try:
+            print(next(pieces).text, end="", flush=True)
+        except StopIteration as end:
+            print()
+            return end.value[0]
+
+
+def _show_cost(row: Any) -> None:
+    print(
+        f"[{row.answer_tokens} tokens in {row.calls} calls, {row.tokens_per_call:.2f} a call; "
+        f"{row.rows} rows, {row.positions} positions; {row.finish_reason}; {row.policy}, cache {row.cache}; "
+        f"{row.seconds:.2f} s]"
+    )
 
 
 def _explain(args: argparse.Namespace) -> int:
@@ -172,7 +206,7 @@ def _explain(args: argparse.Namespace) -> int:
     elif args.compat:
         raise TrajspecError(f"--compat {args.compat} goes with the name of a policy of the library")
     if isinstance(found, Policy):
-        found = settle(found, settings)[0].plan()
+        found = settle(found, settings)[0].plan(args.cache)
     elif settings:
         raise TrajspecError(f"--policy {args.policy} is a plan, which has no parameters; got {', '.join(settings)}")
     print(found, end="")

@@ -260,7 +260,7 @@ def _steps(replay: Replay, expected: list[list[list[Any]]], case: dict[str, Any]
             yield f"step {step}: recorded {changes}, ours {ours}"
             return
         for place, token, score in changes:
-            # What was masked again was judged by the score that ranks from below; what opens a block, by its probability.
+            # Masked again: judged by the score that ranks from below. The opening of a block: by its probability.
             by = replay.scores[step]["bottom" if replay.masked[step + 1][place] else "top"]
             ours_here = float(by[place])
             if opens[step : step + 1] == ["full"]:

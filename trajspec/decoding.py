@@ -32,11 +32,13 @@ def decode(
     """Decode `prompts` with `model` by a policy.
 
     model: a name or path for `load_model`, a loaded `Model`, or any denoiser (`ir.query.Denoiser`: numpy or torch).
-    prompts: a string, a list of token ids, a list of either, or a tensor int64 [rows, P] (with `attention_mask`
-    for padding). Options, under any of the field's names (`options.ALIASES`):
+    prompts: a string, a list of token ids, a conversation (a list of {"role", "content"}, put into the model's chat
+    template), a list of any of these, or a tensor int64 [rows, P] (with `attention_mask` for padding).
+    Options, under any of the field's names (`options.ALIASES`):
 
     * policy: a name, a Policy, a Plan or plan text; without it threshold=, factor= or steps= say which; its own
       parameters (threshold, steps, block_length, temperature, ...) go beside it; compat: a recorded quirk by name
+    * cache: full (default), prefix, dual or block_causal: what a model call looks at, whatever the policy
     * gen_length (128), infill (False: masks written in the prompt are data; True: they are filled in)
     * seed (0): of every row, so that a row's text does not depend on its place; seeds: one a prompt;
       num_return_sequences (1): samples a prompt, each with its own seed derived from the prompt's

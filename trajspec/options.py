@@ -51,6 +51,33 @@ def canonical(options: Mapping[str, Any], declared: frozenset[str] = frozenset()
     return out
 
 
+_VIEWS = {
+    "full": "full", "none": "full", "off": "full", "prefix": "prefix", "dual": "dual",
+    "block_causal": "block_causal", "blockcausal": "block_causal", "block": "block_causal",
+}  # fmt: skip
+
+
+def choose_view(options: dict[str, Any]) -> str:
+    """The view that `cache=`, or Fast-dLLM's `use_cache=` and `dual_cache=`, ask for; they are taken out of `options`.
+
+    Raises TrajspecError for a value nobody knows.
+    """
+    given = {name: options.pop(name) for name in ("cache", "use_cache", "dual_cache") if name in options}
+    named = [value for value in given.values() if isinstance(value, str)]
+    if given.get("dual_cache") is True:
+        named.append("dual")
+    elif given.get("use_cache") is True or given.get("cache") is True:
+        named.append("prefix")
+    unknown = [value for value in named if value.lower().replace("-", "_") not in _VIEWS]
+    odd = [value for value in given.values() if not isinstance(value, (str, bool, type(None)))]
+    if unknown or odd:
+        raise TrajspecError(f"cache is {(unknown + odd)[0]!r}, expected full, prefix, dual or block_causal")
+    views = {_VIEWS[value.lower().replace("-", "_")] for value in named}
+    if len(views) > 1:
+        raise TrajspecError(f"{', '.join(f'{k}={v!r}' for k, v in given.items())} ask for different views; give one")
+    return views.pop() if views else "full"
+
+
 def choose_policy(name: str | None, options: dict[str, Any]) -> str:
     """The policy that `name` (or none) and the other options mean; None for a threshold or factor is dropped.
 

@@ -12,7 +12,7 @@ from .ir import Canvas, Plan, Policy, TrajspecError, canvas, parse
 from .ir.interpret import bind_inputs
 from .ir.noise import row_seed
 from .ir.opset.read import block_numbers
-from .options import canonical, choose_policy, settle
+from .options import canonical, choose_policy, choose_view, settle
 from .policies import get_policy
 from .runtime.denoiser import Bare, as_model
 from .runtime.models import Model
@@ -47,6 +47,7 @@ class Job:
     eos: tuple[int, ...]
     stop: tuple[str, ...]
     keep_path: bool
+    view: str = "full"
     rows: list[RowPlan] = field(default_factory=list)
 
 
@@ -74,9 +75,13 @@ def prepare(model: Any, prompts: Any, options: Mapping[str, Any]) -> Job:
     keep_path, samples = bool(pop("keep_path", True)), _whole("num_return_sequences", pop("num_return_sequences", 1), 1)
     seed, seeds = pop("seed", None), pop("seeds", None)
     allowed, inputs, attention = pop("allowed", None), pop("inputs", None), pop("attention_mask", None)
-    name, plan, settings, unused = _plan(rest, infill, eos)
-    items = _items(prompts, attention)
-    job = Job(loaded, name, plan, settings, unused, infill, gen_length, ends, stop, keep_path)
+    view = choose_view(rest)
+    name, plan, settings, unused = _plan(rest, infill, eos, view)
+    view = next((n.attributes["view"] for n in plan.nodes() if n.op.name == "forward_cached"), view)
+    if view != "full" and not loaded.supports_cache:
+        raise TrajspecError(f"cache={view!r}: {loaded.name} cannot work on kept keys; decode with cache='full'")
+    items = [_spoken(loaded, item) for item in _items(prompts, attention)]
+    job = Job(loaded, name, plan, settings, unused, infill, gen_length, ends, stop, keep_path, view)
     parts = zip(
         items, _seeds(seed, seeds, len(items)), _spread("allowed", allowed, len(items)),
         _spread("inputs", inputs, len(items)), strict=True,
@@ -116,13 +121,13 @@ def _stop_strings(given: Any, model: Model | Bare, infill: bool) -> tuple[str, .
 
 
 def _plan(
-    options: dict[str, Any], infill: bool, eos: tuple[int, ...]
+    options: dict[str, Any], infill: bool, eos: tuple[int, ...], view: str
 ) -> tuple[str, Plan, dict[str, Any], dict[str, Any]]:
     """Name, plan, parameters and unused options, from what is left of the options."""
     chosen, compat = options.pop("policy", None), options.pop("compat", None)
     if isinstance(chosen, Plan) or (isinstance(chosen, str) and "\n" in chosen):
         plan = chosen if isinstance(chosen, Plan) else parse(chosen)
-        given = [*options, *(["compat"] if compat else [])]
+        given = [*options, *(["compat"] if compat else []), *(["cache"] if view != "full" else [])]
         if given:
             raise TypeError(f"a plan takes no options, got {', '.join(map(repr, given))}; edit its text instead")
         return plan.name, plan, {}, {}
@@ -140,7 +145,7 @@ def _plan(
     if policy.settings.get("eos_id", 0) is None and len(eos) == 1:
         options.setdefault("eos_id", eos[0])
     policy, unused = settle(policy, options)
-    return policy.name, policy.plan(), dict(policy.settings), unused
+    return policy.name, policy.plan(view), dict(policy.settings), unused
 
 
 def _items(prompts: Any, attention: Any) -> list[Prompt]:
@@ -152,6 +157,8 @@ def _items(prompts: Any, attention: Any) -> list[Prompt]:
         raise TrajspecError(f"prompts is {type(prompts).__name__}; expected text, token ids, or a list of either")
     if len(prompts) == 0:
         raise TrajspecError("there are no prompts; give at least one (an empty text is one: [''])")
+    if all(isinstance(item, Mapping) for item in prompts):
+        prompts = [prompts]  # one conversation
     if all(isinstance(item, Integral) for item in prompts):
         prompts = [prompts]
         attention = None if attention is None or isinstance(attention[0], Sequence) else [attention]
@@ -159,10 +166,26 @@ def _items(prompts: Any, attention: Any) -> list[Prompt]:
     for number, item in enumerate(map(_plain, prompts)):
         if isinstance(item, Sequence) and not isinstance(item, str) and all(isinstance(t, Integral) for t in item):
             item = [operator.index(token) for token in item]
-        elif not isinstance(item, str):
-            raise TrajspecError(f"prompt {number} is {type(item).__name__}; expected text or a list of token ids")
+        elif not isinstance(item, str) and not _is_chat(item):
+            raise TrajspecError(
+                f"prompt {number} is {type(item).__name__}; expected text, a list of token ids, or a conversation: a "
+                "list of {'role': ..., 'content': ...}"
+            )
         items.append(item)
     return items if attention is None else _without_padding(items, attention)
+
+
+def _is_chat(item: Any) -> bool:
+    return isinstance(item, Sequence) and len(item) > 0 and all(isinstance(part, Mapping) for part in item)
+
+
+def _spoken(model: Any, item: Any) -> Prompt:
+    """A conversation as the text the model's own template makes of it; anything else as it is."""
+    if not _is_chat(item) or isinstance(item, str):
+        return item
+    if model.codec is None:
+        raise TrajspecError(f"{model.name} has no text, so no chat template; give token ids")
+    return model.chat(item)
 
 
 def _without_padding(items: list[Prompt], attention: Sequence[Any]) -> list[Prompt]:
@@ -213,7 +236,7 @@ def _row(job: Job, item: Prompt, seed: int, allowed: Any, inputs: Mapping[str, A
     prefix = 0
     if isinstance(item, str):
         if model.codec is None:
-            raise TrajspecError("a bare denoiser has no tokenizer: give prompts as token ids")
+            raise TrajspecError(f"{model.name} has no tokenizer: give prompts as token ids")
         prefix = len(model.codec.prefix)
         made = (
             model.encode_prompt(item, job.gen_length)
@@ -225,6 +248,8 @@ def _row(job: Job, item: Prompt, seed: int, allowed: Any, inputs: Mapping[str, A
         tokens = [*item, *[model.mask_id] * job.gen_length]
         masked = [False] * len(item) + [True] * job.gen_length
         start = 0 if job.infill else len(item)
+    # Block-causal models count their blocks from the start of the text; the prompt's tail sits in the first open one.
+    blocks_from = 0 if job.view == "block_causal" else start
     if job.infill:
         masked = [hidden or token == model.mask_id for hidden, token in zip(masked, tokens, strict=True)]
     limit = model.max_positions
@@ -234,7 +259,7 @@ def _row(job: Job, item: Prompt, seed: int, allowed: Any, inputs: Mapping[str, A
             f"gen_length {job.gen_length}), the model takes {limit}. Shorten it by {len(tokens) - limit}."
         )
     made_canvas = canvas(
-        tokens, masked, start=start, vocab_size=model.vocab_size, mask_id=model.mask_id, seed=seed, stop=job.eos,
+        tokens, masked, start=blocks_from, vocab_size=model.vocab_size, mask_id=model.mask_id, seed=seed, stop=job.eos,
         banned=model.banned_ids, allowed=_allowed(model, allowed, prefix),
     )  # fmt: skip
     return RowPlan(item, made_canvas, start, seed, inputs, allowed)

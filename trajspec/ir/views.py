@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .canvas import Cache, Canvas
+from .errors import TrajspecError
 from .query import FLOOR, refuse_nonfinite
 
 VIEWS = ("prefix", "dual", "block_causal")
@@ -36,7 +37,7 @@ def ask_cached(
         if due:
             tokens[row], masked[row] = one.tokens, one.masked
         if view == "block_causal":
-            answer, computed = _block_causal(model, one, old, where[row], size or length, due)
+            answer, computed = _block_causal(model, one, where[row], size or length, row)
         else:
             answer, computed = _kept_sides(model, one, old, where[row], view, due)
         logits.append(_allowed(one, answer, computed, predict_mask, row))
@@ -72,11 +73,11 @@ def mixed(
     return model(np.where(window, tokens, reference)[None], np.maximum(positions, 0)[None], visible)[0]
 
 
-def _block_causal(
-    model: Any, x: Canvas, old: Cache, where: np.ndarray, size: int, due: bool
-) -> tuple[np.ndarray, np.ndarray]:
+def _block_causal(model: Any, x: Canvas, where: np.ndarray, size: int, row: int) -> tuple[np.ndarray, np.ndarray]:
     # What is kept of finished blocks is what a forward on their final tokens gives, so nothing needs to be kept here.
     number = x.position // size
+    if len(set(number[where].tolist())) > 1:
+        raise spanning(row, size, int(x.start[0]))
     seen = (number <= number[where].max(initial=-1)) & (x.position >= 0)
     shown, at, number = _shown(x, x.mask_id)[seen], x.position[seen], number[seen]
     answer = np.asarray(model(shown[None], at[None], (number[None, :] <= number[:, None])[None]), np.float64)[0]
@@ -94,4 +95,13 @@ def _allowed(x: Canvas, logits: np.ndarray, computed: np.ndarray, predict_mask: 
     return np.where(allowed & ~np.isneginf(logits), logits, FLOOR)
 
 
-__all__ = ["VIEWS", "ask_cached"]
+def spanning(row: int, size: int, start: int) -> TrajspecError:
+    """The error about a window that lies in several blocks of the block-causal view."""
+    return TrajspecError(
+        f"row {row}: view block_causal has blocks of {size} counted from position 0, and the policy's window lies in "
+        f"several of them; its blocks count from position {start}. Make the canvas with start=0 (the end of the prompt "
+        "then stands in the first open block), or with a start that the block length divides"
+    )
+
+
+__all__ = ["VIEWS", "ask_cached", "spanning"]

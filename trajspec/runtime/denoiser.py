@@ -57,23 +57,30 @@ class ToNumpy:
 
 @dataclass(frozen=True)
 class TokenStore:
-    """What is kept of rows whose denoiser has no layers: token ids and positions, int64 [R, S]."""
+    """What is kept of rows whose denoiser has no layers: token ids and positions, int64 [R, S].
+
+    With `index` int64 [n] it stands for those rows of the tensors, as in `store.Store.part`.
+    """
 
     tokens: Tensor
     positions: Tensor
+    index: Tensor | None = None
 
     @property
     def row_count(self) -> int:
-        return self.tokens.shape[0]
+        return len(self.tokens if self.index is None else self.index)
 
-    def rows(self, index: Tensor) -> TokenStore:
-        """Copies of the rows `index`."""
-        return TokenStore(self.tokens.index_select(0, index), self.positions.index_select(0, index))
+    def part(self, index: Tensor) -> TokenStore:
+        """The rows `index` of these same tensors."""
+        return TokenStore(self.tokens, self.positions, index if self.index is None else self.index[index])
 
-    def put(self, index: Tensor, other: TokenStore) -> None:
-        """Write the rows of `other` over the rows `index`."""
-        self.tokens.index_copy_(0, index, other.tokens)
-        self.positions.index_copy_(0, index, other.positions)
+    def update(self, slots: Tensor, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Write [n, W] tokens and positions into the slots; the whole rows, each [n, S]."""
+        if self.index is None:
+            return self.tokens.scatter_(1, slots, tokens), self.positions.scatter_(1, slots, positions)
+        at = (self.index[:, None], slots)
+        self.tokens[at], self.positions[at] = tokens, positions
+        return self.tokens.index_select(0, self.index), self.positions.index_select(0, self.index)
 
 
 @dataclass(frozen=True)
@@ -115,23 +122,22 @@ class Bare:
 
     def new_store(self, rows: int, length: int) -> TokenStore:
         """A store that remembers token ids: all that a denoiser without layers can keep."""
-        tokens = torch.full((rows, length + 1), self.mask_id)
+        tokens = torch.full((rows, length + 1), self.mask_id, device=self.device)
         return TokenStore(tokens, torch.zeros_like(tokens))
 
     def cached(
         self, tokens: Tensor, positions: Tensor, slots: Tensor, store: TokenStore, keys: Tensor, before: Tensor | None
     ) -> Tensor:
         """Logits [R, W, V] of a window in the midst of the remembered tokens; see `Model.cached`."""
-        store.tokens.scatter_(1, slots, tokens)
-        store.positions.scatter_(1, slots, positions)
-        size = store.tokens.shape[1]
+        held, at = store.update(slots, tokens, positions)
+        size = held.shape[1]
         if keys.dim() == 2:
             visible = keys[:, None, :].expand(-1, size, -1)
         else:
-            visible = torch.zeros(len(tokens), size, size, dtype=torch.bool)
+            visible = keys.new_zeros(len(tokens), size, size)
             visible = visible.scatter(1, slots[..., None].expand_as(keys), keys)
-        visible = visible & (torch.arange(size) < size - 1)
-        logits = self.network(store.tokens, store.positions, visible)
+        visible = visible & (torch.arange(size, device=keys.device) < size - 1)
+        logits = self.network(held, at, visible)
         return logits.gather(1, slots[..., None].expand(-1, -1, logits.shape[-1]))
 
     def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:

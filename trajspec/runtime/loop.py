@@ -15,6 +15,7 @@ from ..ir.interpret import bind_inputs, idle_limit, stalled
 from ..ir.nodes import Value
 from ..ir.plan import Plan
 from ..ir.query import nonfinite
+from ..ir.views import spanning
 from .batch import pick, put, stack, stack_inputs, unstack
 from .step import Outcome, block_of, cached_forward, start, take
 from .views import Kept
@@ -158,12 +159,14 @@ class _Batch:
             # Blocks of block_causal are exact however old they are: they never need a refresh.
             self.due = [attrs["view"] != "block_causal"] * self.size
 
-    def groups(self, live: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
-        """Live rows that make a call together: at most two groups, those to refresh and the others."""
-        for kind, wanted in (("refresh", True), ("step", False)):
-            group = [row for row in live if self.due[row] == wanted]
-            if group:
-                yield kind, group
+    def groups(self, live: Sequence[int]) -> list[tuple[str, list[int]]]:
+        """Live rows that make a call together: at most two groups, those to refresh and the others.
+
+        A list: what the first group's step changes must not move a row into the second.
+        """
+        kinds = (("refresh", True), ("step", False))
+        named = [(kind, [row for row in live if self.due[row] == due]) for kind, due in kinds]
+        return [(kind, group) for kind, group in named if group]
 
     def step(self, group: Sequence[int], refresh: bool) -> tuple[Canvas, Outcome, dict[str, list[bool]]]:
         """One step of these rows: their canvas before, the outcome, and what the host reads of it."""
@@ -192,14 +195,18 @@ class _Batch:
         known = dict(self.bound) | dict(zip(self.plan.carried, self.carried, strict=True))
         x: Canvas = self.carried[0]
         _, where = block_of(self.plan, known, self.forward)
-        behind, fresh = self.kept.behind(x, where).tolist(), (self.kept.filled == 0).tolist()
+        asked = (self.kept.behind(x, where), x.step[:, 0] == 0, self.kept.spans(x, where))
+        behind, fresh, spans = torch.stack(asked).tolist()
+        for row in live:
+            if spans[row]:
+                raise spanning(row, self.kept.size, int(x.start[row, 0]))
         for kind, first in (("prefill", True), ("store", False)):
             group = [row for row in live if behind[row] and fresh[row] == first]
             if group:
-                rows = torch.tensor(group, device=x.tokens.device)
+                rows = None if len(group) == self.size else torch.tensor(group, device=x.tokens.device)
                 (mine, _), self.kept.model = self._of(rows), self.model
                 with torch.inference_mode():
-                    positions = self.kept.fill(rows, mine[0], where.index_select(0, rows))
+                    positions = self.kept.fill(rows, mine[0], where if rows is None else where.index_select(0, rows))
                 yield kind, group, positions
 
     def _of(self, rows: Tensor | None) -> tuple[tuple[Any, ...], dict[Value, Any]]:

@@ -20,10 +20,15 @@ class Store:
     query ever sees it. `positions` int64 [R, S] are those of what was last written into each slot.
 
     Keys are held as the network rotated them: an entry keeps its position for as long as it keeps its slot.
+
+    With `index` int64 [n] (no repeats) it stands for those rows of the buffers, in that order: see `part`.
     """
 
-    def __init__(self, keys: Sequence[Tensor], values: Sequence[Tensor], positions: Tensor) -> None:
-        self.keys, self.values, self.positions = tuple(keys), tuple(values), positions
+    def __init__(
+        self, keys: Sequence[Tensor], values: Sequence[Tensor], positions: Tensor, index: Tensor | None = None
+    ) -> None:
+        self.keys, self.values, self.index = tuple(keys), tuple(values), index
+        self._positions = positions
 
     @classmethod
     def empty(
@@ -42,13 +47,25 @@ class Store:
         return cls(buffers(), buffers(), torch.zeros(rows, length + 1, dtype=torch.int64, device=device))
 
     @property
+    def positions(self) -> Tensor:
+        """int64 [R, S]: the position of what was last written into each slot."""
+        return self._positions if self.index is None else self._positions.index_select(0, self.index)
+
+    @property
     def row_count(self) -> int:
-        return self.positions.shape[0]
+        return self._positions.shape[0] if self.index is None else self.index.shape[0]
 
     @property
     def length(self) -> int:
         """How many slots are for entries; also the number of the scratch slot."""
-        return self.positions.shape[1] - 1
+        return self._positions.shape[1] - 1
+
+    def part(self, index: Tensor) -> Store:
+        """The rows `index` (int64 [n], no repeats) of these same buffers: what is written to it is written here.
+
+        A call on it writes its window alone and copies what it reads, one layer at a time.
+        """
+        return Store(self.keys, self.values, self._positions, self._at(index))
 
     def at(self, slots: Tensor, positions: Tensor) -> Window:
         """The store as one call writes it: entry i of row r, at `positions[r, i]`, goes to `slots[r, i]`.
@@ -56,7 +73,10 @@ class Store:
         Both int64 [R, W]. In a row every slot but the scratch slot is named at most once, else which entry stays is
         undefined; slots from 0 to `length`. The values are not looked at, since that would read the device.
         """
-        self.positions.scatter_(1, slots, positions)
+        if self.index is None:
+            self._positions.scatter_(1, slots, positions)
+        else:
+            self._positions[self.index[:, None], slots] = positions
         return Window(self, slots)
 
     def hide_scratch(self, keys: Tensor) -> Tensor:
@@ -65,10 +85,11 @@ class Store:
 
     def rows(self, index: Tensor) -> Store:
         """A new store of copies of the rows `index` (int64 [n], repeats allowed), in that order."""
+        index = self._at(index)
         return Store(
             [keys.index_select(0, index) for keys in self.keys],
             [values.index_select(0, index) for values in self.values],
-            self.positions.index_select(0, index),
+            self._positions.index_select(0, index),
         )
 
     def put(self, index: Tensor, other: Store) -> None:
@@ -81,11 +102,16 @@ class Store:
                 f"put needs a row of length {self.length} for each of {list(index.shape)} row numbers, "
                 f"got {other.row_count} rows of length {other.length}"
             )
+        if other.index is not None:
+            other = other.rows(torch.arange(other.row_count, device=index.device))
         for mine, new in zip(self._buffers(), other._buffers(), strict=True):
-            mine.index_copy_(0, index, new)
+            mine.index_copy_(0, self._at(index), new)
+
+    def _at(self, index: Tensor) -> Tensor:
+        return index if self.index is None else self.index.index_select(0, index)
 
     def _buffers(self) -> tuple[Tensor, ...]:
-        return (*self.keys, *self.values, self.positions)
+        return (*self.keys, *self.values, self._positions)
 
 
 @dataclass(frozen=True)
@@ -96,10 +122,15 @@ class Window:
     slots: Tensor
 
     def update(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write [R, H, W, D] keys and values of `layer` into the slots; the whole buffers, each [R, H, S, D]."""
-        keys, values = self.store.keys[layer], self.store.values[layer]
-        index = self.slots[:, None, :, None].expand(key.shape)
+        """Write [R, H, W, D] keys and values of `layer` into the slots; the whole rows, each [R, H, S, D]."""
+        keys, values, rows = self.store.keys[layer], self.store.values[layer], self.store.index
         # In place, so that a captured graph finds the same storage at every replay.
-        keys.scatter_(2, index, key)
-        values.scatter_(2, index, value)
-        return keys, values
+        if rows is None:
+            index = self.slots[:, None, :, None].expand(key.shape)
+            keys.scatter_(2, index, key)
+            values.scatter_(2, index, value)
+            return keys, values
+        at = (rows[:, None], self.slots)
+        keys.transpose(1, 2)[at] = key.transpose(1, 2)
+        values.transpose(1, 2)[at] = value.transpose(1, 2)
+        return keys.index_select(0, rows), values.index_select(0, rows)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..ir.canvas import Cache, Canvas
+from ..ir.errors import TrajspecError
 from .query import finish, front
 
 
@@ -17,13 +18,20 @@ class Kept:
     meant; None: all, in their order."""
 
     def __init__(self, model: Any, x: Canvas, view: str, size: int | None) -> None:
+        if not getattr(model, "supports_cache", False):
+            name = getattr(model, "name", type(model).__name__)
+            raise TrajspecError(
+                f"view {view} works on stored keys and {name} cannot: decode with a plan of the full view "
+                "(a bare denoiser goes in as_model(...))"
+            )
         count, self.length = x.tokens.shape
         self.model, self.view = model, view
         self.size = min(size or self.length, self.length)
         self.store = model.new_store(count, self.length)
         # Logits of the block's first entry at the last refresh, for families whose logits are shifted.
         self.before: Tensor | None = None
-        self.filled = torch.zeros_like(x.start[:, 0])  # block_causal: how many blocks are stored
+        # block_causal: how many blocks are stored, and from which tokens.
+        self.filled, self.stored = torch.zeros_like(x.start[:, 0]), torch.full_like(x.tokens, -1)
 
     def refresh(self, rows: Tensor | None, x: Canvas, where: Tensor, predict_mask: bool) -> tuple[Tensor, ...]:
         """A call on the whole canvas, which is kept. Logits [n, L, V], and where they are no numbers."""
@@ -41,6 +49,9 @@ class Kept:
         """A call on the block `where` (prefix: and all behind it). Logits [n, L, V], NaN where nothing is computed."""
         real = x.position >= 0
         computed, width = where & real, self.size
+        if self.view == "block_causal":
+            # The whole block, also where a policy's own window is a part of it: its keys are read.
+            computed = real & (x.position // self.size == self._open(x, where)[:, None])
         if self.view == "prefix":
             computed = real & (where.cumsum(-1) > 0)
             width = int(computed.sum(-1).max())  # a read of the device: this window has no fixed length
@@ -56,16 +67,30 @@ class Kept:
         spread = logits.new_full((*real.shape, logits.shape[-1]), math.nan)
         inside = logits.masked_fill(~exists[..., None], math.nan)
         spread = spread.scatter(1, columns[..., None].expand_as(inside), inside)
+        if self.view == "block_causal":
+            computed = where & real
+            spread = spread.masked_fill(~computed[..., None], math.nan)
         return finish(x, spread, computed, predict_mask)
 
     def behind(self, x: Canvas, where: Tensor) -> Tensor:
-        """bool [n]: rows that have finished blocks which are not stored yet (block_causal; x of all rows)."""
+        """bool [n]: rows that have finished blocks which are not stored yet (block_causal; x of all rows).
+
+        A block that was stored and then changed (masked again, edited) counts as not stored, and all behind it.
+        """
+        number = x.position // self.size
+        changed = (self._shown(x) != self.stored) & (number < self.filled[:, None]) & (x.position >= 0)
+        self.filled = torch.where(changed, number, self.filled[:, None]).amin(-1).minimum(self.filled)
         return self.filled < self._open(x, where)
 
-    def fill(self, rows: Tensor, x: Canvas, where: Tensor) -> int:
+    def spans(self, x: Canvas, where: Tensor) -> Tensor:
+        """bool [n]: rows whose window is no part of one block (block_causal; blocks count from position 0)."""
+        number = x.position // self.size
+        return (where & (number != self._open(x, where)[:, None])).any(-1)
+
+    def fill(self, rows: Tensor | None, x: Canvas, where: Tensor) -> int:
         """Store the finished blocks of these rows, from their final tokens (block_causal); the positions it took."""
         number, upto = x.position // self.size, self._open(x, where)[:, None]
-        done = self.filled.index_select(0, rows)[:, None]
+        done = (self.filled if rows is None else self.filled.index_select(0, rows))[:, None]
         wanted = (number >= done) & (number < upto) & (x.position >= 0)
         width = int(wanted.sum(-1).max())
         columns = front(wanted, width)
@@ -74,7 +99,9 @@ class Kept:
         mine = number.gather(-1, columns)
         keys = (number[:, None, :] <= mine[:, :, None]) & (real & (number < upto))[:, None, :]
         self._call(rows, x, columns, exists, self._keys(keys), None)
-        self.filled = self.filled.index_copy(0, rows, upto[:, 0])
+        shown = self._shown(x)
+        self.filled = upto[:, 0] if rows is None else self.filled.index_copy(0, rows, upto[:, 0])
+        self.stored = shown if rows is None else self.stored.index_copy(0, rows, shown)
         return columns.numel()
 
     def _open(self, x: Canvas, where: Tensor) -> Tensor:
@@ -85,6 +112,10 @@ class Kept:
         return (x.position // self.size) <= self._open(x, where)[:, None]
 
     @staticmethod
+    def _shown(x: Canvas) -> Tensor:
+        return torch.where(x.masked, x.mask_id, x.tokens)
+
+    @staticmethod
     def _keys(real: Tensor) -> Tensor:
         """Visible slots: the real entries, and never the scratch slot behind them."""
         return torch.cat([real, torch.zeros_like(real[..., :1])], -1)
@@ -92,19 +123,14 @@ class Kept:
     def _call(
         self, rows: Tensor | None, x: Canvas, columns: Tensor, exists: Tensor, keys: Tensor, before: Tensor | None
     ) -> Tensor:
-        shown = torch.where(x.masked, x.mask_id, x.tokens).gather(-1, columns)
+        shown = self._shown(x).gather(-1, columns)
         positions = x.position.gather(-1, columns)
         slots = torch.where(exists, columns, self.length)
-        if rows is None:
-            return self.model.cached(shown, positions, slots, self.store, keys, before)
-        part = self.store.rows(rows)
-        logits = self.model.cached(shown, positions, slots, part, keys, before)
-        self.store.put(rows, part)
-        return logits
+        store = self.store if rows is None else self.store.part(rows)
+        return self.model.cached(shown, positions, slots, store, keys, before)
 
 
 def next_cache(x: Canvas, cache: Cache, where: Tensor) -> Cache:
     """The cache after a forward on `x`: made anew where the block is another one."""
     due = (cache.where != where).any(-1, keepdim=True)
     return Cache(torch.where(due, x.tokens, cache.tokens), torch.where(due, x.masked, cache.masked), where)
-

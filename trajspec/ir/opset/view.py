@@ -24,7 +24,7 @@ def _view(view: str, size: int | None = None, **_: object) -> None:
     if size is not None and size < 1:
         raise TrajspecError(f"size is {size}, expected 1 or more positions a block")
     if view == "block_causal" and size is None:
-        raise TrajspecError("view block_causal needs size: the length of its blocks")
+        raise TrajspecError("view block_causal needs size, the length of its blocks: give the policy a block_length")
 
 
 @op(
