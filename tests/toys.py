@@ -71,6 +71,26 @@ class Counting:
         return self.model(tokens, positions, visible)
 
 
+class Shelf:
+    """An arbitrary function of the canvas whose answers are rows off a small shelf, so positions tie bit for bit.
+
+    Rows with the same logits in another order would tie only in real arithmetic: their sums differ in the last bit,
+    and which of them is larger depends on the order in which a library adds. The rows here are not of that kind.
+    The likeliest token of some rows ties as well.
+    """
+
+    def __init__(self, chooser: Any, rows: int, seed: int) -> None:
+        self.chooser, self.vocab_size, self.mask_id = chooser, chooser.vocab_size, chooser.mask_id
+        self.rows = np.random.Generator(np.random.Philox(seed)).normal(0, 3, (rows, self.vocab_size))
+        for row in self.rows[::2]:
+            row[seed % self.vocab_size] = row[(seed // 7) % self.vocab_size] = row.max()
+
+    def __call__(self, tokens: Any, positions: Any, visible: Any) -> Any:
+        said = self.chooser(tokens, positions, visible)
+        at = (said * 1e3).astype(np.int64) @ np.arange(1, self.vocab_size + 1)
+        return self.rows[at % len(self.rows)]
+
+
 class InTorch:
     """A numpy denoiser that answers in a torch dtype."""
 

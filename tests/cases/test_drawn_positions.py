@@ -52,7 +52,7 @@ def test_t15_the_first_choice_follows_the_softmax():
         for seed in range(draws)
     ]
     noisy = torch.tensor(SCORES) / alg_temp + MEANINGS["gumbel"](stack(rows))
-    first = MEANINGS["top"](noisy, 1, where=torch.tensor([INSIDE] * draws))
+    first = MEANINGS["top"](noisy, 1, where=torch.from_numpy(INSIDE).expand(draws, -1))
     counts = first.sum(0).numpy()[1:4]
     assert counts.sum() == draws
     assert chi_square(counts, law) < 9.2  # the 99 % point with two degrees of freedom; the seeds are fixed

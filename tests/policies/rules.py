@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.strategies import seeds, small_models
+from tests.toys import Shelf
 from trajspec.ir import Canvas, Policy, canvas
 from trajspec.policies import POLICIES
 
@@ -16,6 +17,7 @@ COLD = st.sampled_from([0.0, 0.0, 0.7, 3.0])
 PARAMETERS: dict[str, st.SearchStrategy] = {
     "block_length": BLOCKS,
     "steps": STEPS,
+    "block_steps": st.sampled_from([1, 2, 4]),
     "temperature": COLD,
     "cfg_scale": st.sampled_from([0.0, 1.5]),
     "threshold": st.sampled_from([0.0, 0.3, 0.6, 0.9]),
@@ -40,7 +42,7 @@ def rules(draw: st.DrawFn, names: tuple[str, ...] = tuple(POLICIES)) -> Policy:
     policy = POLICIES[draw(st.sampled_from(names))]
     settings = {name: draw(PARAMETERS[name]) for name in policy.settings if name not in FIXED}
     if policy.name.startswith("dream"):
-        settings["steps"] = settings["steps"] or 6
+        settings["steps"] = settings["steps"] or 6  # the linear schedule has no "one a step"
     return policy.bind(**settings)
 
 
@@ -66,7 +68,18 @@ def rows(draw: st.DrawFn, model: Any, most: int = 9) -> Canvas:
 
 
 @st.composite
-def runs(draw: st.DrawFn, count: int = 1, names: tuple[str, ...] = tuple(POLICIES)) -> tuple[Any, Policy, list[Canvas]]:
+def shelves(draw: st.DrawFn) -> Shelf:
+    """Models whose positions tie bit for bit: one answer for all, a few, or many."""
+    return Shelf(draw(small_models((50,))), draw(st.sampled_from([1, 2, 3, 40])), draw(st.integers(0, 2**16)))
+
+
+@st.composite
+def runs(
+    draw: st.DrawFn,
+    count: int = 1,
+    names: tuple[str, ...] = tuple(POLICIES),
+    models: st.SearchStrategy = small_models(),  # noqa: B008
+) -> tuple[Any, Policy, list[Canvas]]:
     """A model, a policy and rows."""
-    model = draw(small_models())
+    model = draw(models)
     return model, draw(rules(names)), [draw(rows(model)) for _ in range(count)]

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import trajspec as ts
-from tests.policies.rules import FIXED, PARAMETERS, runs
-from tests.strategies import seeds, small_models
+from tests.policies.rules import FIXED, PARAMETERS, runs, shelves
+from tests.strategies import seeds
 from tests.toys import InTorch
 from trajspec.exact.tabular import HashModel
 from trajspec.ir import interpret
@@ -49,7 +49,7 @@ def facts(met: Counter, row: Canvas, path: list[Canvas], model: Any) -> None:
     met["filled in"] += int(row.start[0]) == 0 and bool((~row.free).any())
     met["masked again"] += any((~a.masked & b.masked).any() for a, b in zip(path, path[1:], strict=False))
     met["allowed"] += row.allowed.shape[0] > 1
-    met["ties"] += model._values.size <= 2
+    met["ties"] += len(model.rows) <= 3
 
 
 def go_the_same_way(case: tuple, met: Counter) -> None:
@@ -75,8 +75,8 @@ def go_the_same_way(case: tuple, met: Counter) -> None:
 def test_numpy_and_torch_go_the_same_way():
     met: Counter = Counter()
 
-    @often(300)
-    @given(case=runs())
+    @often(250)
+    @given(case=runs(models=shelves()))
     def compare(case):
         go_the_same_way(case, met)
 
@@ -90,7 +90,7 @@ def test_numpy_and_torch_mask_the_same_again():
     met: Counter = Counter()
 
     @often(50)
-    @given(model=small_models((4, 50)), threshold=st.sampled_from([0.3, 0.5, 0.6]), seed=seeds)
+    @given(model=shelves(), threshold=st.sampled_from([0.3, 0.5, 0.6]), seed=seeds)
     def compare(model, threshold, seed):
         policy = POLICIES["wino"].bind(threshold=threshold, threshold_back=1.0, block_length=None)
         row = ts.canvas([], gen_length=11, vocab_size=model.vocab_size, mask_id=model.mask_id, seed=seed)
@@ -211,7 +211,7 @@ def test_the_batch_test_sees_a_leak():
     assert together[0].path != run(plan, model, rows[:1])[0][0].path
 
 
-WARM = tuple(name for name in POLICIES if name not in ("wino", "klass"))
+WARM = tuple(name for name, policy in POLICIES.items() if "temperature" in policy.settings)
 
 
 def test_seeds_alone_decide_the_noise():
@@ -221,7 +221,8 @@ def test_seeds_alone_decide_the_noise():
     @given(case=runs(2, WARM), seed=st.integers(0, 2**63))
     def compare(case, seed):
         model, policy, rows = case
-        assume(any("temp" in name and value for name, value in policy.settings.items()) or "random" in policy.name)
+        random = policy.name in ("llada_random", "dream_origin")
+        assume(random or any("temp" in name and value for name, value in policy.settings.items()))
         plan = policy.plan()
         states = torch.get_rng_state(), np.random.get_state()[1].copy()
         rows = [row._replace(seed=np.asarray([np.uint64(seed).astype(np.int64)])) for row in rows]
