@@ -92,14 +92,24 @@ def canonical(tree: ast.AST) -> str:
     return ast.dump(Rename().visit(tree))
 
 
-def arith(rng: random.Random) -> tuple[str, str]:
+def change_of(rng: random.Random, have: int, gain: bool, carry: bool) -> int:
+    """An amount from 1 that may be added to or taken from `have`; without `carry` each digit stays within 0..9."""
+    if carry:
+        return rng.randint(1, 99 - have if gain else have)
+    tens, units = ((9 - digit if gain else digit) for digit in divmod(have, 10))
+    while True:
+        if change := 10 * rng.randint(0, tens) + rng.randint(0, units):
+            return change
+
+
+def arith(rng: random.Random, carry: bool = False) -> tuple[str, str]:
     """One to three gains and losses, every intermediate amount below 100 and written with two digits."""
     name, things, steps = rng.choice(NAMES), rng.choice(ITEMS), rng.choices((1, 2, 3), (15, 35, 50))[0]
     have = rng.randrange(100)
     asked, told = f"{name} has {have:02d} {things}", []
     for _ in range(steps):
-        gain = rng.randrange(100) >= have if 0 < have < 99 else have == 0
-        change = rng.randint(1, 99 - have if gain else have)
+        gain = have == 0 or (have < 99 and rng.random() < 0.5)
+        change = change_of(rng, have, gain, carry)
         asked += f" {rng.choice(GAINS if gain else LOSSES)} {change:02d}"
         after = have + change if gain else have - change
         told.append(f"{have:02d} {'+' if gain else '-'} {change:02d} = {after:02d}")
@@ -108,11 +118,11 @@ def arith(rng: random.Random) -> tuple[str, str]:
 
 
 def sort(rng: random.Random, shortest: int = 3, longest: int = 7) -> tuple[str, str]:
-    """Three to seven different two-digit numbers, upwards and downwards."""
-    numbers = rng.sample(range(100), rng.randint(shortest, longest))
-    up = " ".join(f"{number:02d}" for number in sorted(numbers))
-    down = " ".join(f"{number:02d}" for number in sorted(numbers, reverse=True))
-    return f"sort {' '.join(f'{number:02d}' for number in numbers)}", f" up {up} down {down}"
+    """Three to seven different two-digit prices, upwards and downwards."""
+    prices = rng.sample(range(100), rng.randint(shortest, longest))
+    up = " ".join(f"${price:02d}" for price in sorted(prices))
+    down = " ".join(f"${price:02d}" for price in sorted(prices, reverse=True))
+    return f"sort {' '.join(f'${price:02d}' for price in prices)}", f" up {up} down {down}"
 
 
 def code(rng: random.Random) -> tuple[str, str]:
@@ -133,19 +143,24 @@ def code(rng: random.Random) -> tuple[str, str]:
     return prompt, f"def {name}(xs):\n    s = {start}\n    for x in xs:\n{body}    return s"
 
 
-def facts(rng: random.Random) -> tuple[str, str]:
+def facts(rng: random.Random, carry: bool = False) -> tuple[str, str]:
     """Six sums and differences as `arith` writes them; the trainer hides their results only (ASKED).
 
-    Small digits are drawn more often for the second number: a result then resembles the first number, which tells the
-    model where to look long before it knows the table. With uniform digits no single operand says anything.
+    With `carry`, small digits are drawn more often for the second number: a result then resembles the first number,
+    which tells the model where to look long before it knows the table. With uniform digits no single operand does.
     """
     lines = []
     for _ in range(6):
-        tens, units = rng.choices(range(10), [1 / (1 + digit) for digit in range(10)], k=2)
-        change = 10 * tens + units
-        low = rng.randrange(100 - change)
-        lines.append(f"{low:02d} + {change:02d} = {low + change:02d}" if rng.random() < 0.5
-                     else f"{low + change:02d} - {change:02d} = {low:02d}")
+        gain = rng.random() < 0.5
+        if carry:
+            tens, units = rng.choices(range(10), [1 / (1 + digit) for digit in range(10)], k=2)
+            change = 10 * tens + units
+            have = rng.randint(0, 99 - change) if gain else rng.randint(change, 99)
+        else:
+            have = rng.randint(0, 98) if gain else rng.randint(1, 99)
+            change = change_of(rng, have, gain, carry)
+        after = have + change if gain else have - change
+        lines.append(f"{have:02d} {'+' if gain else '-'} {change:02d} = {after:02d}")
     return "", f" {'; '.join(lines)}"
 
 
@@ -153,7 +168,26 @@ Draw = Callable[[random.Random], tuple[str, str]]
 TASKS: dict[str, Draw] = {"arith": arith, "sort": sort, "code": code}
 
 # Easier forms of a task, to train on before it; a drill answers in the words of its task and has no test split.
-DRILLS: dict[str, Draw] = {"sort_short": partial(sort, shortest=2, longest=4), "facts": facts}
+DRILLS: dict[str, Draw] = {"sort_short": partial(sort, shortest=2, longest=4), "facts": facts,
+                           "facts_carry": partial(facts, carry=True), "arith_carry": partial(arith, carry=True),
+                           "arith_amounts": arith}
 
-# Where only a part of an answer may be hidden from the model: the pattern of that part.
-ASKED = {"facts": re.compile(r"(?<==) \d\d")}
+
+# Drills that show all of an answer but some spans.
+SHOWN = ("facts", "facts_carry", "arith_amounts")
+
+
+def asked(problem: Item) -> list[tuple[int, int]] | None:
+    """Spans of the answer of a drill that are all hidden at once, the rest being shown; None: the usual random choice.
+
+    `facts` hide every result. `arith_amounts` hide the amounts from one step on: a result alone would be read off its
+    copy in the next step.
+    """
+    if problem.task in ("facts", "facts_carry"):
+        return [found.span() for found in re.finditer(r"(?<==) \d\d", problem.completion)]
+    if problem.task == "arith_amounts":
+        amount = r"(?:(?<==)|(?<=;)|(?<=has)|(?<=####)) \d\d"
+        spans = [found.span() for found in re.finditer(amount, problem.completion)]
+        step = random.Random(problem.prompt).randrange(problem.completion.count("="))
+        return spans[2 * step:]
+    return None

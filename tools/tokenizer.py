@@ -13,7 +13,8 @@ from tools import tiny_data
 PAD, EOS, BOS, ANSWER, MASK = SPECIAL = ("<|pad|>", "<|eos|>", "<|bos|>", "<|answer|>", "<|mask|>")
 
 # A digit carries the space before it: " 4" starts a number and "4" continues one, so tens and units are told apart.
-PIECES = r"\n *| ?[0-9]| ?[A-Za-z]+| ?[^\sA-Za-z0-9]+|\s"
+# A price of two digits is one token: sums are learnt by digit, an order is learnt from whole numbers.
+PIECES = r" \$[0-9]{2}(?![0-9])|\n *| ?[0-9]| ?[A-Za-z]+| ?[^\sA-Za-z0-9]+|\s"
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"

@@ -50,8 +50,7 @@ class Batches:
         hidden (None: all, and the end tokens behind them)."""
         prompt, answer = (self.tok.encode(text) for text in (problem.prompt, problem.completion))
         asked = None
-        if pattern := tiny_data.ASKED.get(problem.task):
-            spans = [match.span() for match in pattern.finditer(problem.completion)]
+        if spans := tiny_data.asked(problem):
             asked = [any(a <= start and end <= b for a, b in spans) for start, end in answer.offsets] + [False]
         return ([self.ids[tokenizer.BOS], *prompt.ids, self.ids[tokenizer.ANSWER]],
                 [*answer.ids, self.ids[tokenizer.EOS]], asked)
@@ -79,12 +78,15 @@ class Batches:
         return tokens, response, weight, names
 
 
-def hide(response: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Hidden tokens bool [R, T] and the factor R/k float [R, 1] that makes the loss a bound on the likelihood."""
+def hide(response: Tensor, whole: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Hidden tokens bool [R, T] and the factor R/k float [R, 1] that makes the loss a bound on the likelihood.
+
+    Rows marked in `whole` bool [R] hide all of their response.
+    """
     rows = response.shape[0]
     share = (torch.randperm(rows, generator=generator) + torch.rand(1, generator=generator)) / rows
     total = response.sum(1)
-    k = (share * total).long().clamp(0).add(1).minimum(total)
+    k = (share * total).long().add(1).minimum(total).where(~whole, total)
     noise = torch.rand(response.shape, generator=generator).masked_fill(~response, 2.0)
     order = noise.argsort(1).argsort(1)
     return order < k[:, None], (total / k)[:, None]
@@ -180,7 +182,8 @@ def main() -> None:
             losses = compiled(model, tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), True)
             per_row = (losses * weight[:, 1:]).sum(1)
         else:
-            hidden, factor = hide(response, torch.Generator().manual_seed(args.seed * 10**7 + state.step))
+            whole = torch.tensor([name in tiny_data.SHOWN for name in names])
+            hidden, factor = hide(response, whole, torch.Generator().manual_seed(args.seed * 10**7 + state.step))
             losses = compiled(model, tokens.masked_fill(hidden, mask), tokens, False)
             per_row = (losses * weight * hidden * factor).sum(1)
         loss = per_row.mean()

@@ -52,10 +52,10 @@ def test_arithmetic_holds_line_by_line():
 def test_sorted_lists_are_sorted():
     for index in range(300):
         problem = item("sort", "train", index)
-        numbers = [int(word) for word in problem.prompt.split()[1:]]
+        numbers = [int(word[1:]) for word in problem.prompt.split()[1:]]
         up, down = problem.completion.removeprefix(" up ").split(" down ")
-        assert [int(word) for word in up.split()] == sorted(numbers) and 3 <= len(numbers) <= 7
-        assert [int(word) for word in down.split()] == sorted(numbers, reverse=True)
+        assert [int(word[1:]) for word in up.split()] == sorted(numbers) and 3 <= len(numbers) <= 7
+        assert [int(word[1:]) for word in down.split()] == sorted(numbers, reverse=True)
 
 
 def by_hand(prompt: str, xs: list[int]) -> object:
@@ -107,12 +107,37 @@ def test_drills_keep_out_of_the_test_split():
         item("facts", "test", 0)
 
 
-def test_facts_are_true_and_ask_for_results_only():
+@pytest.mark.parametrize("drill", ["facts", "facts_carry"])
+def test_facts_are_true_and_ask_for_results_only(drill):
     for index in range(100):
-        text = item("facts", "train", index).completion
-        assert [int(m.group()) for m in tiny_data.ASKED["facts"].finditer(text)] == [
+        problem = item(drill, "train", index)
+        shown = [problem.completion[start:end] for start, end in tiny_data.asked(problem)]
+        assert [int(text) for text in shown] == [
             int(a) + int(b) if sign == "+" else int(a) - int(b)
-            for a, sign, b in (line.split()[:3] for line in text.split(";"))]
+            for a, sign, b in (line.split()[:3] for line in problem.completion.split(";"))]
+
+
+def test_amounts_are_asked_for_from_one_step_to_the_end():
+    firsts = set()
+    for index in range(100):
+        problem = item("arith_amounts", "train", index)
+        spans = tiny_data.asked(problem)
+        steps = problem.completion.count("=")
+        firsts.add((steps, step := problem.completion[:spans[0][0]].count("=")))
+        assert len(spans) == 2 * (steps - step + 1) + 1  # each result and its copies: next operand, told, answer
+        assert all(problem.completion[start:end].strip().isdigit() for start, end in spans)
+    assert firsts == {(steps, step) for steps in (1, 2, 3) for step in range(1, steps + 1)}
+
+
+def carries(left: int, sign: str, right: int) -> bool:
+    return left % 10 + right % 10 > 9 if sign == "+" else left % 10 < right % 10
+
+
+def test_carry_is_kept_out_and_let_in():
+    found = {name: [carries(int(a), sign, int(b)) for index in range(100)
+                    for a, sign, b in (line.split()[:3] for line in item(name, "train", index).completion.split(";"))
+                    if sign in "+-"] for name in ("arith", "arith_carry", "facts", "facts_carry")}
+    assert [any(values) for values in found.values()] == [False, True, False, True]
 
 
 def test_unknown_names_are_refused():
@@ -134,11 +159,12 @@ def test_tasks_are_written_in_words_and_digits(tok, task):
         for text in (problem.prompt, problem.completion):
             encoded = tok.encode(text)
             assert tok.decode(encoded.ids) == text
-            digits = [token for token in encoded.tokens if token[-1].isdigit()]
-            assert len(digits) == sum(letter.isdigit() for letter in text)
-    assert len(tok.encode(" up 07 31 down").ids) == 6
+            digits = sum(letter.isdigit() for letter in text)
+            assert sum(token[-1].isdigit() for token in encoded.tokens) == (digits / 2 if task == "sort" else digits)
+    assert len(tok.encode(" has 07 31 down").ids) == 6 and len(tok.encode(" up $07 $31 down").ids) == 4
 
 
-@pytest.mark.parametrize("text", ["", " ", "héllo  wörld\t\n\n x", "你好 🙂", "a1b22 c", "<|pad", "\r\n\x00"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "héllo  wörld\t\n\n x", "你好 🙂", "a1b22 c", "x $4567 $5 $123", "<|pad", "\r\n\x00"])
 def test_every_string_comes_back(tok, text):
     assert tok.decode(tok.encode(text).ids, skip_special_tokens=False) == text

@@ -13,11 +13,19 @@ from tools.tiny_model import TinyConfig, TinyModel
 def test_exactly_k_of_the_response_are_hidden_and_k_is_spread_evenly():
     response = torch.zeros(40, 30, dtype=torch.bool)
     response[:, 10:] = True
-    hidden, factor = train.hide(response, torch.Generator().manual_seed(0))
+    hidden, factor = train.hide(response, torch.zeros(40, dtype=torch.bool), torch.Generator().manual_seed(0))
     counts = hidden.sum(1)
     assert not (hidden & ~response).any()
     torch.testing.assert_close(factor[:, 0] * counts, torch.full((40,), 20.0))
     assert sorted(counts.tolist()) == sorted([*range(1, 21)] * 2)  # 40 strata on 20 values
+
+
+def test_whole_rows_hide_all_of_their_response():
+    response = torch.rand(20, 30, generator=torch.Generator().manual_seed(4)) < 0.3
+    whole = torch.arange(20) % 2 == 0
+    hidden, factor = train.hide(response, whole, torch.Generator().manual_seed(0))
+    assert torch.equal(hidden[whole], response[whole]) and (factor[whole] == 1).all()
+    assert not torch.equal(hidden[~whole], response[~whole])
 
 
 def test_masked_loss_has_the_expectation_of_the_bound():
@@ -25,7 +33,7 @@ def test_masked_loss_has_the_expectation_of_the_bound():
     response = torch.ones(64, 12, dtype=torch.bool)
     cost, total = torch.rand(12, generator=torch.Generator().manual_seed(1)), torch.zeros(())
     for seed in range(200):
-        hidden, factor = train.hide(response, torch.Generator().manual_seed(seed))
+        hidden, factor = train.hide(response, torch.zeros(64, dtype=torch.bool), torch.Generator().manual_seed(seed))
         total += (cost * hidden * factor).sum(1).mean()
     torch.testing.assert_close(total / 200, cost.sum(), rtol=0.02, atol=0)
 
