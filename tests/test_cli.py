@@ -126,7 +126,7 @@ def test_decode_with_a_policy_of_ones_own(letters, mine, capsys):
         (["--policy", "klass", "--factor", "2"], "policy klass has no option 'factor'"),
         (["--set", "threshold"], "--set threshold: expected NAME=VALUE"),
         (["--compat", "nothing"], "has no compat name 'nothing'"),
-        (["--infill", "a_"], "one of the two"),
+        (["--infill", "a_"], "one of the three"),
         (["--gen-length", "99"], "Shorten it by 35"),
         (["--steps", "1", "--block-length", "1"], "steps=1 cannot fill 4 blocks"),
         (["--device", "cpu", "--temperature", "-1"], "temperature is -1.0"),

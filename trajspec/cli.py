@@ -188,9 +188,10 @@ def _streamed(pieces: Any) -> Any:
 
 
 def _show_cost(row: Any) -> None:
+    view = "" if row.cache == "full" else f", cache {row.cache}"
     print(
         f"[{row.answer_tokens} tokens in {row.calls} calls, {row.tokens_per_call:.2f} a call; "
-        f"{row.rows} rows, {row.positions} positions; {row.finish_reason}; {row.policy}, cache {row.cache}; "
+        f"{row.rows} rows, {row.positions} positions; {row.finish_reason}; {row.policy}{view}; "
         f"{row.seconds:.2f} s]"
     )
 

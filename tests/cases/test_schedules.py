@@ -121,7 +121,7 @@ def test_t20_fast_dllms_own_call():
     assert plain[0].calls == 2
 
 
-@pytest.mark.parametrize("name", ["treshold", "schema", "use_cache", "cache", "top_z"])
+@pytest.mark.parametrize("name", ["treshold", "schema", "kv_cache", "top_z"])
 def test_t20_an_unknown_name_is_a_type_error(name):
     model = Counting(FLAT)
     with pytest.raises(TypeError, match=name), warnings.catch_warnings():
