@@ -15,13 +15,14 @@ from trajspec.ir import TrajspecError
 GOLDENS = Path(__file__).parent / "goldens"
 FILES = sorted(path.name for path in GOLDENS.glob("*.json"))
 COUNTS = {
-    "dream_entropy": 9, "dream_maskgit_plus": 9, "dream_topk_margin": 9, "fastdllm_factor": 14, "fastdllm_quota": 9,
+    "dream_entropy": 9, "dream_maskgit_plus": 9, "dream_topk_margin": 9, "fastdllm_dream_block": 12,
+    "fastdllm_dual": 14, "fastdllm_factor": 14, "fastdllm_prefix": 14, "fastdllm_quota": 9,
     "fastdllm_threshold": 14, "klass": 14, "llada_flags": 9, "llada_low_confidence": 14, "wino": 12,
 }  # fmt: skip
 
 
 def test_the_files_are_there():
-    assert {Path(name).stem for name in FILES} >= set(COUNTS)
+    assert {Path(name).stem for name in FILES} == set(COUNTS)
 
 
 @pytest.mark.parametrize("name", COUNTS)

@@ -76,14 +76,17 @@ class Shelf:
 
     Rows with the same logits in another order would tie only in real arithmetic: their sums differ in the last bit,
     and which of them is larger depends on the order in which a library adds. The rows here are not of that kind.
-    The likeliest token of some rows ties as well.
     """
 
     def __init__(self, chooser: Any, rows: int, seed: int) -> None:
         self.chooser, self.vocab_size, self.mask_id = chooser, chooser.vocab_size, chooser.mask_id
         self.rows = np.random.Generator(np.random.Philox(seed)).normal(0, 3, (rows, self.vocab_size))
+        self.seed = seed
+
+    def tie_tokens(self) -> None:
+        """Let the likeliest tokens of every other row tie: for argmax only, since a drawn one of them ties as above."""
         for row in self.rows[::2]:
-            row[seed % self.vocab_size] = row[(seed // 7) % self.vocab_size] = row.max()
+            row[self.seed % self.vocab_size] = row[(self.seed // 7) % self.vocab_size] = row.max()
 
     def __call__(self, tokens: Any, positions: Any, visible: Any) -> Any:
         said = self.chooser(tokens, positions, visible)
