@@ -1,27 +1,25 @@
-"""The `@policy` decorator: a Python function that becomes a plan, or runs on numpy arrays as it is."""
+"""A policy: a Python function that becomes a plan, or runs on numpy arrays as it is."""
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from types import CodeType, FrameType
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from . import opset  # noqa: F401  (declares the ops)
-from .apply import is_name
 from .canvas import Canvas
-from .declare import Asked, Given, History, entry, given, history, query
-from .errors import Place, TrajspecError, fail, place_of, source_line
+from .declare import Asked, Given, History, entry
+from .errors import Place, fail
 from .explain import described
 from .handles import Absent, Eager, Handle, Traced
 from .kinds import CACHE, CANVAS, KINDS, LOGITS, Kind
 from .nodes import Value, node, walk
 from .op import OPS
 from .plan import Plan, carried_value, input_value, unfinished, verify
+from .watch import definition, run_watched
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +66,11 @@ class Policy:
                 handles.append(OPS["fill"](x, kind=declared.kind, value=declared.start))
             else:
                 handles.append(Absent(name))
-        returned, seen = _run(self.function, handles, self.settings)
-        items = self._items(returned, seen.line or _definition(self.function))
+        returned, seen = run_watched(self.function, handles, self.settings)
+        items = self._items(returned, seen.line or definition(self.function))
         for (name, kind), item in zip(self._state(), items, strict=True):
             if not isinstance(item, Handle) or item.kind is not kind:
-                self._as_entry(name, kind, item, seen.line or _definition(self.function))
+                self._as_entry(name, kind, item, seen.line or definition(self.function))
         return returned
 
     def plan(self, view: str = "full") -> Plan:
@@ -154,24 +152,25 @@ class Policy:
         for (name, _), (kind, slot) in zip(self.arguments, slots[1:], strict=True):
             if kind == "value":
                 known[name] = Traced(slot)
-        out, _ = _run(self.window, [Traced(x)], {name: value for name, value in known.items() if name in wanted})
+        mine = {name: value for name, value in known.items() if name in wanted}
+        out, _ = run_watched(self.window, [Traced(x)], mine)
         if not isinstance(out, Traced) or out.kind is not KINDS["selection"]:
-            raise fail("a policy's window must return a selection", "", _definition(self.window))
+            raise fail("a policy's window must return a selection", "", definition(self.window))
         return out.value
 
     def _place(self) -> Place:
-        return _definition(self.function)
+        return definition(self.function)
 
     def _query(self, declared: Asked, x: Value) -> Value:
         wanted = inspect.signature(declared.function).parameters
         settings = {name: value for name, value in self.settings.items() if name in wanted}
-        out, _ = _run(declared.function, [Traced(x)], settings)
+        out, _ = run_watched(declared.function, [Traced(x)], settings)
         if not isinstance(out, Traced) or out.kind not in (KINDS["query"], CANVAS):
             got = described(out) if isinstance(out, Handle) else "nothing" if out is None else type(out).__name__
             raise fail(
                 f"query {declared.function.__name__} must return a query, got {got}",
                 "Write for example: return ts.hide(x, where=ts.known(x))",
-                _definition(declared.function),
+                definition(declared.function),
             )
         return out.value
 
@@ -180,8 +179,8 @@ class Policy:
     ) -> tuple[tuple[Value, ...], list[tuple[Value, str]]]:
         handles = [Traced(x)]
         handles += [Traced(logits[slot] if kind == "logits" else slot) for kind, slot in slots]
-        returned, seen = _run(self.function, handles, self.settings)
-        values = self._returned(returned, seen.line or _definition(self.function))
+        returned, seen = run_watched(self.function, handles, self.settings)
+        values = self._returned(returned, seen.line or definition(self.function))
         after = values[0]
         if after.node.op.name != "advance":
             size = max((size for size in _sizes(walk(values)) if size is not None), default=None)
@@ -262,108 +261,3 @@ def _hand(arg: Any, kind: Kind, name: str, x: Handle | None) -> Handle:
             expected = list(tokens.shape[:-1] + tail)
             raise fail(f"argument '{name}' must have the shape {expected}, got {list(data.shape)}", kind.sentence)
     return Eager(kind, data)
-
-
-class _Seen:
-    """What was seen when the policy's own frame returned: its variables and its line."""
-
-    def __init__(self) -> None:
-        self.locals: dict[str, Any] = {}
-        self.line: Place | None = None
-
-
-def _run(function: Callable[..., Any], args: list[Any], settings: dict[str, Any]) -> tuple[Any, _Seen]:
-    seen = _Seen()
-    if sys.getprofile() is not None:
-        # Somebody measures (or this policy is called by another): names and the line of `return` are a convenience.
-        return function(*args, **settings), seen
-    code: CodeType = function.__code__
-
-    def watch(frame: FrameType, event: str, arg: Any) -> None:
-        if event == "return" and frame.f_code is code:
-            seen.locals, seen.line = dict(frame.f_locals), place_of(frame)
-
-    sys.setprofile(watch)
-    try:
-        return function(*args, **settings), seen
-    finally:
-        sys.setprofile(None)
-
-
-def _definition(function: Callable[..., Any]) -> Place:
-    code = function.__code__
-    line = code.co_firstlineno
-    while source_line(code.co_filename, line).lstrip().startswith("@"):
-        line += 1
-    return Place(code.co_filename, line, source_line(code.co_filename, line))
-
-
-@overload
-def policy(function: Callable[..., Any], /) -> Policy: ...
-@overload
-def policy(
-    *, name: str | None = None, predict_mask: bool = False, window: Callable[..., Any] | None = None
-) -> Callable[[Callable[..., Any]], Policy]: ...
-def policy(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    predict_mask: bool = False,
-    window: Callable[..., Any] | None = None,
-) -> Any:
-    """Make a policy of a function `(x, logits, ..., *, parameters) -> x`.
-
-    x is the canvas, logits the model's answer about it. Further positional arguments declare themselves by their
-    default: `ts.query(f)`, `ts.history(kind, start)` (also returned, in order), `ts.given(kind)`. Keyword-only
-    arguments are parameters and need defaults. `predict_mask=True` lets the model vote for the mask id, which only
-    reference quirks want. `window` says where a cached view's block is, as a function of the canvas, histories and
-    parameters by name, for policies whose block is not the leftmost one with masks.
-
-    Raises TrajspecError when the signature does not read like that.
-    """
-    if function is None:
-        return lambda function: _declare(function, name, predict_mask, window)
-    return _declare(function, name, predict_mask, window)
-
-
-def _declare(
-    function: Callable[..., Any], name: str | None, predict_mask: bool, window: Callable[..., Any] | None
-) -> Policy:
-    shape = "def my_policy(x, logits, *, threshold=0.9): ..."
-    lazy = inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function)
-    if not inspect.isfunction(function) or lazy:
-        raise fail(f"a policy is a plain function, got {function!r:.80}", f"Write: {shape}")
-    place = _definition(function)
-    if not is_name(name or function.__name__):
-        raise fail(f"a policy's name must be a name in Python, got {name or function.__name__!r}", "", place)
-    settings: dict[str, Any] = {}
-    positional: list[inspect.Parameter] = []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            if parameter.default is parameter.empty:
-                raise fail(f"parameter '{parameter.name}' needs a default", f"Write: {shape}", place)
-            settings[parameter.name] = parameter.default
-        elif parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-            positional.append(parameter)
-        else:
-            raise fail(f"argument '{parameter.name}' cannot be starred", f"Write: {shape}", place)
-    if len(positional) < 2:
-        raise fail("a policy takes the canvas and the logits first", f"Write: {shape}", place)
-    arguments = []
-    for parameter in positional[2:]:
-        if not isinstance(parameter.default, (History, Given, Asked)):
-            raise fail(
-                f"argument '{parameter.name}' must say what it is",
-                "Write name=ts.query(f), name=ts.history(kind, start) or name=ts.given(kind); "
-                "parameters come after a *.",
-                place,
-            )
-        if isinstance(parameter.default, Given) and parameter.name == "prompt":
-            raise fail("'prompt' is the canvas that a plan starts from", "Give the task input another name.", place)
-        arguments.append((parameter.name, parameter.default))
-    doc = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0].replace("\n", " ")
-    return Policy(function, name or function.__name__, doc, tuple(arguments), settings, predict_mask, window)
-
-
-__all__ = ["Policy", "TrajspecError", "given", "history", "policy", "query"]
