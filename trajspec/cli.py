@@ -145,6 +145,7 @@ def _decode(args: argparse.Namespace) -> int:
         raise TrajspecError("give prompts to continue, --infill TEXT, or --input FILE, one of the three")
     if bool(args.input) != bool(args.output):
         raise TrajspecError("--input FILE and --output FILE go together")
+    _fits_together(args, len(prompts or args.infill) * args.samples)
     import torch
 
     from .decoding import as_model, decode, stream
@@ -160,12 +161,16 @@ def _decode(args: argparse.Namespace) -> int:
     if args.input:
         from .jobs import run_file
 
-        lines, broken = run_file(args.input, args.output, model, options, batch_rows=args.batch_rows)
+        try:
+            lines, broken = run_file(args.input, args.output, model, options, batch_rows=args.batch_rows)
+        except KeyboardInterrupt:
+            print(f"trajspec: stopped; the same command goes on where {args.output} ends", file=sys.stderr)
+            return 130
         print(f"{lines - broken} rows in {args.output}, {broken} broken", file=sys.stderr)
         return 1 if broken else 0
     options |= {"num_return_sequences": args.samples, "keep_path": False, "infill": bool(args.infill)}
     texts = prompts or args.infill
-    if args.stream and len(texts) * args.samples == 1 and not args.json:
+    if args.stream:
         _show_cost(_streamed(stream(model, texts, **options)))
         return 0
     for number, row in enumerate(decode(model, texts, **options)):
@@ -175,6 +180,14 @@ def _decode(args: argparse.Namespace) -> int:
         print(row.text)
         _show_cost(row)
     return 0
+
+
+def _fits_together(args: argparse.Namespace, rows: int) -> None:
+    """Refuse options that would have no effect."""
+    if args.input and (args.samples != 1 or args.stream or args.json):
+        raise TrajspecError("--input writes one line a prompt to --output: without --samples, --stream and --json")
+    if args.stream and (rows != 1 or args.json):
+        raise TrajspecError(f"--stream shows a single text, without --json; got {rows} rows{' --json' * args.json}")
 
 
 def _streamed(pieces: Any) -> Any:
@@ -208,8 +221,9 @@ def _explain(args: argparse.Namespace) -> int:
         raise TrajspecError(f"--compat {args.compat} goes with the name of a policy of the library")
     if isinstance(found, Policy):
         found = settle(found, settings)[0].plan(args.cache)
-    elif settings:
-        raise TrajspecError(f"--policy {args.policy} is a plan, which has no parameters; got {', '.join(settings)}")
+    elif settings or args.cache != "full":
+        got = ", ".join([*settings, *(["cache"] if args.cache != "full" else [])])
+        raise TrajspecError(f"--policy {args.policy} is a plan, which has no parameters; got {got}")
     print(found, end="")
     return 0
 

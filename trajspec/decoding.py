@@ -69,7 +69,8 @@ def infill(model: Any, texts: Any, **options: Any) -> Result:
 def stream(model: Any, prompts: Any, **options: Any) -> Generator[Piece, None, Result]:
     """Decode and yield text as soon as everything before it is committed; the Result is the generator's return value.
 
-    Stop strings are found across pieces, and no piece has to be taken back. Arguments and errors as in `decode`; what
+    Stop strings are found across pieces, and no piece has to be taken back: a policy that masks or edits committed
+    tokens again (WINO) gives its whole text in the last piece. Arguments and errors as in `decode`; what
     is wrong with them is said by the call, not by the first piece.
     """
     job = prepare(model, prompts, options)
@@ -80,6 +81,7 @@ def stream(model: Any, prompts: Any, **options: Any) -> Generator[Piece, None, R
 
 def _pieces(job: Job) -> Generator[Piece, None, Result]:
     streams = [TextStream(job.stop) for _ in job.rows]
+    revises = any(node.op.name in ("remask", "edit") for node in job.plan.nodes())
     driver = _drive(job)
     while True:
         try:
@@ -89,7 +91,7 @@ def _pieces(job: Job) -> Generator[Piece, None, Result]:
             for number, row in enumerate(result):
                 yield Piece(number, streams[number].feed(row.text or "", final=True), True)
             return result
-        for place, number in enumerate(event.rows):
+        for place, number in enumerate(() if revises else event.rows):
             piece = streams[number].feed(text_so_far(job, number, unstack(event.after, place)))
             if piece:
                 yield Piece(number, piece, False)

@@ -60,20 +60,26 @@ _VIEWS = {
 def choose_view(options: dict[str, Any]) -> str:
     """The view that `cache=`, or Fast-dLLM's `use_cache=` and `dual_cache=`, ask for; they are taken out of `options`.
 
-    Raises TrajspecError for a value nobody knows.
+    True means prefix, or dual beside dual_cache=True. Raises TrajspecError for a value nobody knows, and for options
+    that ask for different views.
     """
-    given = {name: options.pop(name) for name in ("cache", "use_cache", "dual_cache") if name in options}
-    named = [value for value in given.values() if isinstance(value, str)]
-    if given.get("dual_cache") is True:
-        named.append("dual")
-    elif given.get("use_cache") is True or given.get("cache") is True:
-        named.append("prefix")
-    unknown = [value for value in named if value.lower().replace("-", "_") not in _VIEWS]
-    odd = [value for value in given.values() if not isinstance(value, (str, bool, type(None)))]
-    if unknown or odd:
-        raise TrajspecError(f"cache is {(unknown + odd)[0]!r}, expected full, prefix, dual or block_causal")
-    views = {_VIEWS[value.lower().replace("-", "_")] for value in named}
-    if len(views) > 1:
+    names = [name for name in ("cache", "use_cache", "dual_cache") if name in options]
+    given = {name: value for name in names if (value := options.pop(name)) is not None}
+    dual = given.get("dual_cache")
+    if dual is not None and not isinstance(dual, bool):
+        raise TrajspecError(f"dual_cache is {dual!r}, expected True or False; cache= takes the name of a view")
+    views = {"dual"} if dual else set()
+    for name, value in given.items():
+        key = value.lower().replace("-", "_") if isinstance(value, str) else None
+        if name == "dual_cache":
+            continue
+        if isinstance(value, bool):
+            views.add(("dual" if dual else "prefix") if value else "full")
+        elif key in _VIEWS:
+            views.add(_VIEWS[key])
+        else:
+            raise TrajspecError(f"{name} is {value!r}, expected full, prefix, dual or block_causal")
+    if len(views) > 1 or (dual is False and views == {"dual"}):
         raise TrajspecError(f"{', '.join(f'{k}={v!r}' for k, v in given.items())} ask for different views; give one")
     return views.pop() if views else "full"
 

@@ -185,6 +185,15 @@ def _spoken(model: Any, item: Any) -> Prompt:
         return item
     if model.codec is None:
         raise TrajspecError(f"{model.name} has no text, so no chat template; give token ids")
+    for number, message in enumerate(item):
+        wrong = [name for name in ("role", "content") if not isinstance(message.get(name), str)]
+        if wrong:  # a template would write nothing for it, without a word
+            raise TrajspecError(
+                f"message {number} is {dict(message)!r:.80}: its {wrong[0]} is {message.get(wrong[0])!r:.40}, expected "
+                "a text; a conversation is a list of {'role': ..., 'content': ...}"
+            )
+    if model.kind == "text" and not hasattr(model.codec, "chat"):
+        raise TrajspecError(f"{model.name} has no chat template; give the prompt as text")
     return model.chat(item)
 
 
@@ -193,7 +202,7 @@ def _without_padding(items: list[Prompt], attention: Sequence[Any]) -> list[Prom
         raise TrajspecError(f"attention_mask has {len(attention)} rows for {len(items)} prompts; give one a prompt")
     kept: list[Prompt] = []
     for number, (item, real) in enumerate(zip(items, map(_plain, attention), strict=True)):
-        if isinstance(item, str) or len(real) != len(item):
+        if isinstance(item, str) or _is_chat(item) or len(real) != len(item):
             raise TrajspecError(f"attention_mask of prompt {number} needs a 0 or 1 for each of its token ids")
         kept.append([token for token, keep in zip(item, real, strict=True) if keep])
     return kept

@@ -37,11 +37,12 @@ class TextStream:
         return piece
 
     def _held(self, text: str) -> int:
-        broken = len(text) - len(text.rstrip("\ufffd"))
+        whole = text.rstrip("\ufffd")
+        broken = len(text) - len(whole)
         longest = 0
         for stop in self.stops:
-            for size in range(min(len(stop) - 1, len(text)), longest, -1):
-                if text.endswith(stop[:size]):
+            for size in range(min(len(stop) - 1, len(whole)), longest, -1):
+                if whole.endswith(stop[:size]):  # the bytes behind it may become the rest of the stop string
                     longest = size
                     break
-        return max(broken, longest)
+        return broken + longest
