@@ -19,7 +19,7 @@ from trajspec.runtime.meanings import MEANINGS
 
 from .operands import VALUES, Case, NoHostReads, accepted, cases, pick, same, setting, tensors
 
-ELSEWHERE = {"input", "carried", "forward"}  # bound from outside, and runtime.query
+ELSEWHERE = {"input", "carried", "forward", "forward_cached"}  # bound from outside; runtime.query and views
 LIBRARY = sorted(name for name, made in OPS.items() if made.numpy.__module__.startswith("trajspec."))
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 CONTROL = settings(

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 
 def cut_at_stop(text: str, stops: Iterable[str]) -> tuple[str, bool]:
-    """`text` up to the earliest stop string, and whether one was found."""
-    found = [place for place in (text.find(stop) for stop in stops) if place >= 0]
-    return (text[: min(found)], True) if found else (text, False)
+    """`text` up to the stop string that is complete first, and whether there is one; of two that end together, up to
+    the one that begins first. So text that grows is cut where it was cut while it grew."""
+    found = [(place + len(stop), place) for stop in stops if (place := text.find(stop)) >= 0]
+    return (text[: min(found)[1]], True) if found else (text, False)
 
 
 class TextStream:
