@@ -117,8 +117,8 @@ def arith(rng: random.Random, carry: bool = False) -> tuple[str, str]:
     return f"{asked} ?", f" {'; '.join(told)}; {name} has {have:02d} {things} #### {have:02d}"
 
 
-def sort(rng: random.Random, shortest: int = 3, longest: int = 7) -> tuple[str, str]:
-    """Three to seven different two-digit prices, upwards and downwards."""
+def sort(rng: random.Random, shortest: int = 3, longest: int = 5) -> tuple[str, str]:
+    """Three to five different two-digit prices, upwards and downwards."""
     prices = rng.sample(range(100), rng.randint(shortest, longest))
     up = " ".join(f"${price:02d}" for price in sorted(prices))
     down = " ".join(f"${price:02d}" for price in sorted(prices, reverse=True))
@@ -168,7 +168,8 @@ Draw = Callable[[random.Random], tuple[str, str]]
 TASKS: dict[str, Draw] = {"arith": arith, "sort": sort, "code": code}
 
 # Easier forms of a task, to train on before it; a drill answers in the words of its task and has no test split.
-DRILLS: dict[str, Draw] = {"sort_short": partial(sort, shortest=2, longest=4), "facts": facts,
+DRILLS: dict[str, Draw] = {"sort_short": partial(sort, shortest=2, longest=4), "sort_long": partial(sort, longest=7),
+                           "facts": facts,
                            "facts_carry": partial(facts, carry=True), "arith_carry": partial(arith, carry=True),
                            "arith_amounts": arith}
 

@@ -54,7 +54,7 @@ def test_sorted_lists_are_sorted():
         problem = item("sort", "train", index)
         numbers = [int(word[1:]) for word in problem.prompt.split()[1:]]
         up, down = problem.completion.removeprefix(" up ").split(" down ")
-        assert [int(word[1:]) for word in up.split()] == sorted(numbers) and 3 <= len(numbers) <= 7
+        assert [int(word[1:]) for word in up.split()] == sorted(numbers) and 3 <= len(numbers) <= 5
         assert [int(word[1:]) for word in down.split()] == sorted(numbers, reverse=True)
 
 
