@@ -16,7 +16,7 @@ from typing import Any
 from . import __version__
 from .ir import Plan, Policy, TrajspecError
 
-DEFAULT_MODEL = "antiberty"
+DEFAULT_MODEL = "tiny"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     decode.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end a row where this is written")
     decode.add_argument("--dtype", choices=["float32", "bfloat16", "float64", "float16"], default="float32")
     decode.add_argument("--device", default="cpu")
+    decode.add_argument("--raw", action="store_true", help="continue PROMPT as it is, without the chat template")
     decode.add_argument("--stream", action="store_true", help="print a single text while it is decoded")
     decode.add_argument("--json", action="store_true", help="one JSON object a row")
     _policy_options(decode)
@@ -169,7 +170,10 @@ def _decode(args: argparse.Namespace) -> int:
         print(f"{lines - broken} rows in {args.output}, {broken} broken", file=sys.stderr)
         return 1 if broken else 0
     options |= {"num_return_sequences": args.samples, "keep_path": False, "infill": bool(args.infill)}
-    texts = prompts or args.infill
+    texts: list[Any] = prompts or args.infill
+    if prompts and not args.raw and getattr(model.codec, "has_chat", False):
+        # What a person types to a model with a chat template is a message.
+        texts = [[{"role": "user", "content": prompt}] for prompt in prompts]
     if args.stream:
         _show_cost(_streamed(stream(model, texts, **options)))
         return 0

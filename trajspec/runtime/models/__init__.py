@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -18,7 +19,15 @@ from trajspec.runtime.models.loading import Checkpoint, find_checkpoint
 
 __all__ = ["FAMILIES", "KNOWN", "Codec", "Model", "Written", "load_model"]
 
-KNOWN: dict[str, Callable[[torch.dtype, torch.device], Model]] = {"antiberty": load_antiberty}
+
+
+def load_tiny(dtype: torch.dtype, place: torch.device) -> Model:
+    """The text model that comes with the package; `data/tiny/README.md` is its card."""
+    folder = Path(__file__).parents[2] / "data" / "tiny"
+    return load_family(LLADA, "tiny", find_checkpoint(str(folder), ()), dtype, place)
+
+
+KNOWN: dict[str, Callable[[torch.dtype, torch.device], Model]] = {"tiny": load_tiny, "antiberty": load_antiberty}
 """Names that need no path, each with what loads it."""
 
 FAMILIES: dict[str, Family] = {family.architecture: family for family in (LLADA, DREAM)}

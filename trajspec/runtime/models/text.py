@@ -91,6 +91,11 @@ class CompletionCodec:
     def decode(self, ids: Iterable[int]) -> str:
         return self.tokenizer.decode(self.content(ids), clean_up_tokenization_spaces=False)
 
+    @property
+    def has_chat(self) -> bool:
+        """Whether the tokenizer knows how a conversation is written."""
+        return bool(self.tokenizer.chat_template)
+
     def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The prompt text of a conversation, up to where the model is to answer, by the tokenizer's own template.
 
@@ -98,7 +103,7 @@ class CompletionCodec:
         """
         from jinja2 import TemplateError
 
-        if not self.tokenizer.chat_template:
+        if not self.has_chat:
             raise TrajspecError(
                 f"{self.name}: the tokenizer has no chat template. Give the prompt as text, "
                 "or set chat_template in tokenizer_config.json."
