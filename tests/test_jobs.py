@@ -81,8 +81,8 @@ def many(tmp_path):
     return write(
         tmp_path / "in.jsonl",
         {"id": "first", "prompt": "ab"}, {"prompt": [0, 1, 2]}, {"infill": "a_c_"}, "{broken", {"prompt": "abcdef"},
-        {"id": "last but some", "prompt": ""}, {"prompt": "a", "infill": "_"}, {"prompt": [0]}, {"infill": [0, MASK, MASK]},
-        {"prompt": [99]}, {"prompt": "abc"},
+        {"id": "last but some", "prompt": ""}, {"prompt": "a", "infill": "_"}, {"prompt": [0]},
+        {"infill": [0, MASK, MASK]}, {"prompt": [99]}, {"prompt": "abc"},
     )  # fmt: skip
 
 
@@ -342,7 +342,7 @@ def test_files_that_cannot_be_used(tmp_path):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 def test_a_full_disk_is_told(tmp_path, monkeypatch):
     source = write(tmp_path / "in.jsonl", {"prompt": "a"})
-    monkeypatch.setattr(jobs, "_open", lambda path, size: open("/dev/full", "ab", buffering=0))
+    monkeypatch.setattr(jobs, "_open", lambda path, size: Path("/dev/full").open("ab", buffering=0))  # noqa: SIM115
     with pytest.raises(ts.TrajspecError, match="No space left.* the same call goes on"):
         go(source, tmp_path / "out.jsonl")
 
