@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import trajspec as ts
-from tests.toys import Edited
+from tests.toys import Edited, text_model
 from trajspec.exact.tabular import FunctionModel, HashModel
 from trajspec.ir import Canvas, TrajspecError, interpret
 from trajspec.ir.canvas import canvas
@@ -238,7 +238,7 @@ def test_logits_that_are_no_numbers_are_refused_in_a_window(view, value, what):
     assert {int(event.after.step.max()) for event in states} <= {1, 2}
 
 
-def test_models_without_a_cache_are_refused_before_any_call(tmp_path):
+def test_models_without_a_cache_are_refused_before_any_call():
     calls = []
 
     class Plain:
@@ -247,9 +247,9 @@ def test_models_without_a_cache_are_refused_before_any_call(tmp_path):
         def __call__(self, *asked):
             calls.append(asked)
 
-    for model in (Plain(), FromNumpy(MODEL)):
+    for model in (Plain(), FromNumpy(MODEL), text_model("ab")):
         with pytest.raises(
-            TrajspecError, match="view dual works on stored keys and (plain|FromNumpy) cannot.*full view"
+            TrajspecError, match="view dual works on stored keys and (plain|FromNumpy|letters) cannot.*full view"
         ):
             run(threshold(2, "dual"), model, [row([1], 2)])
     assert not calls
