@@ -83,8 +83,8 @@ def read_input(path: Path) -> list[Line]:
         if line.error and line.id == line.number:
             continue  # its own id may be unreadable; the number stands for none
         if line.id in seen:
-            error = f"id {line.id!r} was used before, in line {seen[line.id]}"
-            lines[place] = Line(line.number, line.id, error=error, digest=line.digest)
+            repeated = f"id {line.id!r} was used before, in line {seen[line.id]}"
+            lines[place] = Line(line.number, line.id, error=repeated, digest=line.digest)
         else:
             seen[line.id] = line.number
     return lines
