@@ -247,7 +247,7 @@ def test_the_command_as_a_process():
 
 @needs_antiberty
 def test_antiberty_fills_in_a_sequence():
-    done = command("decode", "--infill", "EVQLVESGGG_VQ", "--json", "--policy", "quota")
+    done = command("decode", "--model", "antiberty", "--infill", "EVQLVESGGG_VQ", "--json", "--policy", "quota")
     assert done.returncode == 0, done.stderr
     row = json.loads(done.stdout)
     assert len(row["text"]) == 13
@@ -255,3 +255,11 @@ def test_antiberty_fills_in_a_sequence():
     assert "_" not in row["text"]
     assert (row["calls"], row["answer_tokens"], row["prompt_tokens"]) == (1, 1, 12)
     assert row["manifest"]["model"] == "antiberty"
+
+
+def test_the_default_model_takes_a_prompt_as_a_message():
+    done = command("decode", "sort $53 $23 $85", "--gen-length", "32", "--stream")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == " up $23 $53 $85 down $85 $53 $23"
+    raw = command("decode", "--raw", "sort $53 $23 $85", "--gen-length", "8", "--json")
+    assert raw.returncode == 0 and json.loads(raw.stdout)["manifest"]["prompt"] == "sort $53 $23 $85"
