@@ -14,6 +14,7 @@ from tests.toys import EOS, PAD, Counting, InTorch, text_model
 from trajspec.decoding import Piece, as_model, stream
 from trajspec.exact.tabular import FixedModel
 from trajspec.options import ALIASES, canonical
+from trajspec.policies import get_policy
 from trajspec.result import KINDS_OF_CALLS
 
 MODEL = FixedModel([(3, 2.0), (4, 1.0), (2, 3.0), (1, 2.5), (5, 0.5), (6, 0.1)])
@@ -363,3 +364,54 @@ def test_a_policys_own_parameter_keeps_its_name():
 
     row = ts.decode(MODEL, [3], gen_length=4, policy=mine, block_size=4, topk=2)[0]
     assert row.manifest["settings"] == {"block_size": 4, "topk": 2}
+
+
+class Answers:
+    """A denoiser that answers with whatever it is told to."""
+
+    vocab_size, mask_id = 8, 7
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __call__(self, tokens, positions, visible):
+        return self.answer(np.zeros((*tokens.shape, self.vocab_size)))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda logits: logits[..., 0], lambda logits: logits[..., :-1], lambda logits: logits[:, :-1],
+        lambda logits: np.concatenate([logits, logits[:, :1]], axis=1), lambda logits: None, lambda logits: "no",
+        lambda logits: logits.astype(complex), lambda logits: logits.astype(object), lambda logits: (logits,),
+    ],
+)  # fmt: skip
+def test_a_model_that_answers_in_another_shape_is_refused(answer):
+    for run in (
+        lambda: ts.decode(Answers(answer), [3], gen_length=4),
+        lambda: ts.run(
+            get_policy("threshold").plan(), Answers(answer), ts.canvas([3], gen_length=4, vocab_size=8, mask_id=7)
+        ),
+    ):
+        with pytest.raises(ts.TrajspecError, match="the model answered with"):
+            run()
+
+
+def test_a_policy_that_takes_back_what_it_writes_does_not_run_for_ever(monkeypatch):
+    @ts.policy
+    def flip(x, logits):
+        token, conf = ts.score(logits)
+        y = ts.unmask(x, token, where=ts.top(conf, 1, where=ts.masked(x)))
+        return ts.remask(y, where=ts.free(x) & ~ts.masked(x))
+
+    for module in ("trajspec.runtime.loop", "trajspec.ir.interpret"):
+        monkeypatch.setattr(f"{module}.step_limit", lambda length: 50)
+    with pytest.raises(ts.TrajspecError, match="has not ended after 51 steps"):
+        ts.decode(Answers(lambda logits: logits), [3], gen_length=4, policy=flip)
+    with pytest.raises(ts.TrajspecError, match="has not ended after 50 steps"):
+        ts.run(flip.plan(), Answers(lambda logits: logits), ts.canvas([3], gen_length=4, vocab_size=8, mask_id=7))
+
+
+def test_a_misspelt_option_is_told():
+    with pytest.raises(TypeError, match="did you mean threshold"):
+        ts.decode(Answers(lambda logits: logits), [3], gen_length=4, policy="threshold", treshold=0.9)

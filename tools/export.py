@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as serialize
 from torch import Tensor
 
 from tools import tokenizer
@@ -59,7 +60,8 @@ def save(model: TinyModel, directory: Path, dtype: torch.dtype = torch.bfloat16)
     special = {name: known.token_to_id(name) for name in tokenizer.SPECIAL}
     (directory / "config.json").write_text(json.dumps(llada_config(model.config, special), indent=1) + "\n")
     weights = {PREFIX + name: value.detach().to(dtype).contiguous() for name, value in model.named_parameters()}
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    # Bytes written here get the usual permissions; the library's own writer makes a file only its owner can read.
+    (directory / "model.safetensors").write_bytes(serialize(weights, metadata={"format": "pt"}))
 
 
 def load(directory: Path) -> TinyModel:

@@ -14,10 +14,10 @@ class TinyConfig:
     """Sizes of the model; the names in the exported config are those of the LLaDA checkpoints."""
 
     vocab_size: int
-    d_model: int = 160
-    n_layers: int = 5
+    d_model: int = 128
+    n_layers: int = 6
     n_heads: int = 4
-    mlp_hidden_size: int = 448
+    mlp_hidden_size: int = 384
     rope_theta: float = 10000.0
     rms_norm_eps: float = 1e-5
     max_sequence_length: int = 256

@@ -25,6 +25,7 @@ from tools import tiny_data, tokenizer
 from tools.muon import Muon
 from tools.tiny_model import TinyConfig, TinyModel
 
+MIX = "arith=0.6,arith_amounts=0.8,facts=0.4,facts_carry=0.1,sort=1.5,sort_long=0.4,code=0.2"
 TAIL_WEIGHT = 0.1  # an end token after the first one is nearly free to predict: it must not outweigh the answer
 
 
@@ -117,18 +118,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="directory of checkpoint.pt and log.jsonl")
     parser.add_argument("--objective", choices=("masked", "next"), default="masked")
-    parser.add_argument("--mix", type=parse_mix, default=parse_mix("arith=1,sort=1,code=1"))
+    parser.add_argument("--mix", type=parse_mix, default=parse_mix(MIX))
     parser.add_argument("--minutes", type=float, default=120, help="length of the whole run, earlier parts included")
     parser.add_argument("--decay-minutes", type=float, default=30)
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--lengths", type=int, nargs=2, default=(56, 96), help="canvas, and a longer one now and then")
     parser.add_argument("--long-every", type=int, default=8)
-    parser.add_argument("--lr", type=float, default=0.006, help="of the matrices (Muon)")
+    parser.add_argument("--lr", type=float, default=0.005, help="of the matrices (Muon)")
     parser.add_argument("--adam-lr", type=float, default=0.0015, help="of embedding, head and norms (AdamW)")
     parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--ema", type=float, default=0.998)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sizes", type=int, nargs=4, default=(160, 5, 4, 448), help="width, layers, heads, MLP")
+    parser.add_argument("--sizes", type=int, nargs=4, default=(128, 6, 4, 384), help="width, layers, heads, MLP")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--init", type=Path, help="directory of exported weights to start from")
     parser.add_argument("--save-minutes", type=float, default=5)

@@ -79,7 +79,7 @@ def _policy_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", metavar="NAME|FILE.py:NAME", help="default: what the other options imply")
     parser.add_argument("--compat", metavar="NAME", help="a recorded quirk of the reference")
     parser.add_argument(
-        "--cache", default="full", choices=["full", "prefix", "dual", "block_causal"], help="what a call looks at"
+        "--cache", choices=["full", "prefix", "dual", "block_causal"], help="what a call looks at (default: full)"
     )
     parser.add_argument("--threshold", type=float)
     parser.add_argument("--factor", type=float)
@@ -152,7 +152,9 @@ def _decode(args: argparse.Namespace) -> int:
     from .decoding import as_model, decode, stream
 
     model = as_model(args.model, getattr(torch, args.dtype), args.device)
-    options: dict[str, Any] = dict(settings, seed=args.seed, stop=args.stop, cache=args.cache)
+    options: dict[str, Any] = dict(settings, seed=args.seed, stop=args.stop)
+    if args.cache:
+        options["cache"] = args.cache
     if policy is not None:
         options["policy"] = policy
     if args.compat:
@@ -178,6 +180,8 @@ def _decode(args: argparse.Namespace) -> int:
         _show_cost(_streamed(stream(model, texts, **options)))
         return 0
     for number, row in enumerate(decode(model, texts, **options)):
+        if not row.calls:
+            print("trajspec: nothing was masked: write masks to fill in, or give --gen-length", file=sys.stderr)
         if args.json:
             print(json.dumps({"row": number} | row.as_dict(), ensure_ascii=False))
             continue
@@ -224,9 +228,9 @@ def _explain(args: argparse.Namespace) -> int:
     elif args.compat:
         raise TrajspecError(f"--compat {args.compat} goes with the name of a policy of the library")
     if isinstance(found, Policy):
-        found = settle(found, settings)[0].plan(args.cache)
-    elif settings or args.cache != "full":
-        got = ", ".join([*settings, *(["cache"] if args.cache != "full" else [])])
+        found = settle(found, settings)[0].plan(args.cache or "full")
+    elif settings or args.cache:
+        got = ", ".join([*settings, *(["cache"] if args.cache else [])])
         raise TrajspecError(f"--policy {args.policy} is a plan, which has no parameters; got {got}")
     print(found, end="")
     return 0

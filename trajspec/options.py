@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 import warnings
 from collections.abc import Mapping
@@ -112,9 +113,11 @@ def settle(policy: Policy, options: dict[str, Any]) -> tuple[Policy, dict[str, A
     steps = rest.pop("steps", None)
     unused = {} if steps is None else {"steps": steps}
     if rest:
+        close = difflib.get_close_matches(next(iter(rest)), [*policy.settings, *_CANONICAL, *ALIASES], n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
         raise TypeError(
             f"policy {policy.name} has no option {', '.join(map(repr, sorted(rest)))}; "
-            f"it has: {', '.join(policy.settings)}"
+            f"it has: {', '.join(policy.settings)}{hint}"
         )
     if unused:
         warnings.warn(f"policy {policy.name} has no schedule: steps={steps} is not used", stacklevel=_outside())

@@ -133,6 +133,8 @@ def run(
             on_step(Step(len(result.path) - 2, before, after, table))
         same = np.array_equal(before.tokens, after.tokens) and np.array_equal(before.masked, after.masked)
         idle = idle + 1 if same else 0
+        if len(result.path) > step_limit(before.tokens.shape[-1]):
+            raise endless(plan.name, len(result.path) - 1)
         if idle >= patience:
             raise stalled(plan.name, int(after.step[0]), int(after.masked.sum()))
     result.canvas, result.histories = carried[0], tuple(carried[1:])
@@ -143,6 +145,19 @@ def run(
 def idle_limit(plan: Plan, length: int) -> int:
     """How many steps in a row may leave the canvas as it is before the run counts as stuck."""
     return 4096 + 4 * length if plan.clocked else 1
+
+
+def step_limit(length: int) -> int:
+    """How many steps a run on `length` positions may take: far more than any published schedule, and not for ever."""
+    return 16384 + 64 * length
+
+
+def endless(name: str, steps: int) -> TrajspecError:
+    """The error about a policy that goes round in circles."""
+    return TrajspecError(
+        f"policy {name} has not ended after {steps} steps: it masks again, or puts off, as much as it commits; "
+        "let it take back less than it writes"
+    )
 
 
 def stalled(name: str, step: int, masks: int) -> TrajspecError:

@@ -120,6 +120,7 @@ def op(
             name, signature, operands, attributes, results, sentence, function, infer, infix, clocked, check, torch,
             wants_kinds, calls_model, hidden, whole, {attribute.name: attribute for attribute in attributes},
         )  # fmt: skip
+        object.__setattr__(made, "__doc__", f"{signature}\n\n{inspect.cleandoc(function.__doc__ or '')}")
         OPS[name] = made
         return made
 

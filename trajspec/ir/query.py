@@ -51,7 +51,12 @@ def ask(model: Denoiser, queries: Sequence[Canvas | Query], predict_mask: bool) 
     positions = x.position.reshape(-1, length)
     real = positions >= 0
     rows, visible, places = pack(np, _front, flat, positions, real, x.mask_id.reshape(-1, 1), bool(real.all()))
-    logits = np.asarray(model(rows[0], rows[1], visible), dtype=np.float64)
+    logits = real_logits(model(rows[0], rows[1], visible))
+    expected = (*rows[0].shape, x.allowed.shape[-1])
+    if logits.shape != expected:
+        raise TrajspecError(
+            f"the model answered with shape {list(logits.shape)}; expected {list(expected)}: [rows, entries, ids]"
+        )
     allowed = x.allowed.reshape(-1, *x.allowed.shape[-2:])
     if predict_mask:
         ids = np.arange(allowed.shape[-1])
@@ -72,6 +77,17 @@ def ask(model: Denoiser, queries: Sequence[Canvas | Query], predict_mask: bool) 
             mine = np.where(allowed & ~np.isneginf(spread), spread, FLOOR)
         out.append(mine.reshape(*lead, length, -1))
     return out
+
+
+def real_logits(answer: Any) -> np.ndarray:
+    """A denoiser's answer as float64. Raises TrajspecError when it is no array of real numbers."""
+    array = np.asarray(answer)
+    if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
+        got = f"an array of {array.dtype}" if isinstance(answer, np.ndarray) else type(answer).__name__
+        raise TrajspecError(
+            f"the model answered with {got}; expected real logits [rows, entries, ids], not an output object"
+        )
+    return array.astype(np.float64)
 
 
 def _flatten(query: Canvas | Query, length: int) -> Query:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..ir.errors import TrajspecError
+from ..ir.query import real_logits
 from .models import Model, load_model
 
 
@@ -23,7 +24,7 @@ class FromNumpy:
 
     def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
         shown = None if visible is None else visible.numpy()
-        return torch.as_tensor(self.model(tokens.numpy(), positions.numpy(), shown), dtype=torch.float64)
+        return torch.from_numpy(real_logits(self.model(tokens.numpy(), positions.numpy(), shown)))
 
 
 class ToNumpy:

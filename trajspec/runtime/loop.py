@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..ir.canvas import Canvas
 from ..ir.errors import TrajspecError
-from ..ir.interpret import bind_inputs, idle_limit, stalled
+from ..ir.interpret import bind_inputs, endless, idle_limit, stalled, step_limit
 from ..ir.nodes import Value
 from ..ir.plan import Plan
 from ..ir.query import nonfinite
@@ -136,6 +136,8 @@ def drive(
                 ended |= asked
             live = [row for row in live if row not in ended]
         step += 1
+        if live and step > step_limit(batch.tokens.shape[-1]):
+            raise endless(plan.name, step)
     return [
         RowRun(unstack(state.carried[0], row), costs[row], [_changes(*part) for part in paths[row]], row in halted)
         for row in range(len(rows))

@@ -34,6 +34,7 @@ def ask(
     flat = [query if isinstance(query, Query) else Query(query.tokens, query.masked, None) for query in queries]
     (tokens, positions), visible, places = pack(torch, front, flat, x.position, real, x.mask_id, all_real)
     logits = model(tokens, positions, visible)
+    check_logits(logits, tokens, allowed_size=x.allowed.shape[-1])
     if logits.dtype == torch.float16:
         logits = logits.float()
     bad = empty = torch.zeros_like(real)
@@ -49,6 +50,14 @@ def ask(
         bad, empty = bad | bad_here, empty | empty_here
         out.append(mine)
     return out, bad, empty
+
+
+def check_logits(logits: Any, tokens: Tensor, allowed_size: int) -> None:
+    """TrajspecError unless `logits` are real numbers [rows, entries, vocabulary] for `tokens` [rows, entries]."""
+    expected = [*tokens.shape, allowed_size]
+    if not isinstance(logits, Tensor) or not logits.is_floating_point() or list(logits.shape) != expected:
+        got = f"{logits.dtype} {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise TrajspecError(f"the model answered with {got}; expected floating logits {expected}: [rows, entries, ids]")
 
 
 def finish(x: Canvas, logits: Tensor, computed: Tensor, predict_mask: bool) -> tuple[Tensor, Tensor, Tensor]:
