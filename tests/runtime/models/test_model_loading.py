@@ -40,7 +40,7 @@ def into_hub_cache(folder, cache, name, commit="0123456789abcdef0123456789abcdef
 def test_a_hub_id_that_is_not_there(offline):
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     with pytest.raises(
-        TrajspecError, match=r"some/model: not a known name \(antiberty\), not a folder.*hub id.*Offline"
+        TrajspecError, match=r"some/model: not a known name \(tiny, antiberty\), not a folder.*hub id.*Offline"
     ):
         load_model("some/model")
     # What was changed to be quiet is back after a failure too.
@@ -116,7 +116,7 @@ def test_code_in_a_checkpoint_is_never_run(folder, tmp_path, kit):
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "~/nowhere", "a/b/c"])
 def test_a_path_that_is_not_there_is_not_looked_up(name):
-    with pytest.raises(TrajspecError, match=r"no such folder. Known names: antiberty"):
+    with pytest.raises(TrajspecError, match=r"no such folder. Known names: tiny, antiberty"):
         load_model(name)
 
 
