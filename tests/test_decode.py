@@ -386,12 +386,12 @@ class Answers:
         lambda logits: logits.astype(complex), lambda logits: logits.astype(object), lambda logits: (logits,),
     ],
 )  # fmt: skip
-def test_a_model_that_answers_in_another_shape_is_refused(answer):
+@pytest.mark.parametrize("view", ["full", "prefix", "dual", "block_causal"])
+def test_a_model_that_answers_in_another_shape_is_refused(answer, view):
+    row = ts.canvas([3], gen_length=4, start=0 if view == "block_causal" else None, vocab_size=8, mask_id=7)
     for run in (
-        lambda: ts.decode(Answers(answer), [3], gen_length=4),
-        lambda: ts.run(
-            get_policy("threshold").plan(), Answers(answer), ts.canvas([3], gen_length=4, vocab_size=8, mask_id=7)
-        ),
+        lambda: ts.decode(Answers(answer), [3], gen_length=4, cache=view),
+        lambda: ts.run(get_policy("threshold").plan(view), Answers(answer), row),
     ):
         with pytest.raises(ts.TrajspecError, match="the model answered with"):
             run()

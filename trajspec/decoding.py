@@ -13,7 +13,7 @@ from .report import report, text_so_far
 from .result import Result
 from .runtime.batch import unstack
 from .runtime.denoiser import as_model
-from .runtime.loop import StepEvent, drive
+from .runtime.loop import StepEvent, drive, exhaust
 from .runtime.text import TextStream, cut_at_stop
 
 
@@ -51,14 +51,7 @@ def decode(
     Rows cost what their single runs cost; see `result.Row`. Raises TrajspecError for anything that cannot be done,
     before any work where that can be known, and TypeError for an option nobody declares.
     """
-    driver = _drive(prepare(model, prompts, options))
-    while True:
-        try:
-            event = next(driver)
-        except StopIteration as end:
-            return end.value
-        if on_step is not None:
-            on_step(event)
+    return exhaust(_drive(prepare(model, prompts, options)), on_step)
 
 
 def infill(model: Any, texts: Any, **options: Any) -> Result:

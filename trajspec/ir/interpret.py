@@ -55,7 +55,7 @@ class _Counting:
         self.calls, self.rows, self.positions = self.calls + 1, self.rows + 1, self.positions + int(window.sum())
         if hasattr(self.model, "stale"):
             return self.model.stale(tokens, positions, reference, window)
-        return mixed(self.model, tokens, positions, reference, window)
+        return mixed(self.model, tokens, positions, reference, window, self.model.vocab_size)
 
 
 def evaluate(values: Sequence[Value], known: dict[Value, Any], model: Any = None) -> dict[Value, Any]:

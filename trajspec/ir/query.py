@@ -51,12 +51,7 @@ def ask(model: Denoiser, queries: Sequence[Canvas | Query], predict_mask: bool) 
     positions = x.position.reshape(-1, length)
     real = positions >= 0
     rows, visible, places = pack(np, _front, flat, positions, real, x.mask_id.reshape(-1, 1), bool(real.all()))
-    logits = real_logits(model(rows[0], rows[1], visible))
-    expected = (*rows[0].shape, x.allowed.shape[-1])
-    if logits.shape != expected:
-        raise TrajspecError(
-            f"the model answered with shape {list(logits.shape)}; expected {list(expected)}: [rows, entries, ids]"
-        )
+    logits = call(model, rows[0], rows[1], visible, x.allowed.shape[-1])
     allowed = x.allowed.reshape(-1, *x.allowed.shape[-2:])
     if predict_mask:
         ids = np.arange(allowed.shape[-1])
@@ -77,6 +72,16 @@ def ask(model: Denoiser, queries: Sequence[Canvas | Query], predict_mask: bool) 
             mine = np.where(allowed & ~np.isneginf(spread), spread, FLOOR)
         out.append(mine.reshape(*lead, length, -1))
     return out
+
+
+def call(model: Denoiser, tokens: np.ndarray, positions: np.ndarray, visible: Any, vocab_size: int) -> np.ndarray:
+    """The logits float64 [R, W, V] of one call; TrajspecError when the answer is of another shape or kind."""
+    logits, expected = real_logits(model(tokens, positions, visible)), (*tokens.shape, vocab_size)
+    if logits.shape != expected:
+        raise TrajspecError(
+            f"the model answered with shape {list(logits.shape)}; expected {list(expected)}: [rows, entries, ids]"
+        )
+    return logits
 
 
 def real_logits(answer: Any) -> np.ndarray:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .canvas import Cache, Canvas
 from .errors import TrajspecError
-from .query import FLOOR, refuse_nonfinite
+from .query import FLOOR, call, refuse_nonfinite
 
 VIEWS = ("prefix", "dual", "block_causal")
 
@@ -53,24 +52,24 @@ def _shown(x: Canvas | Cache, mask_id: np.ndarray) -> np.ndarray:
 def _kept_sides(
     model: Any, x: Canvas, old: Cache, where: np.ndarray, view: str, due: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    real = x.position >= 0
-    shown, at = _shown(x, x.mask_id), np.maximum(x.position, 0)
+    real, shown, size = x.position >= 0, _shown(x, x.mask_id), x.allowed.shape[-1]
     if due:
-        visible = None if real.all() else (real[:, None] & real[None, :])[None]
-        return np.asarray(model(shown[None], at[None], visible), np.float64)[0], real
+        return mixed(model, shown, x.position, shown, real, size), real
     computed = where if view == "dual" else real & (np.cumsum(where) > 0)
     reference = _shown(old, x.mask_id)
-    stale = model.stale if hasattr(model, "stale") else partial(mixed, model)
-    return np.asarray(stale(shown, x.position, reference, computed), np.float64), computed
+    if hasattr(model, "stale"):
+        return np.asarray(model.stale(shown, x.position, reference, computed), np.float64), computed
+    return mixed(model, shown, x.position, reference, computed, size), computed
 
 
 def mixed(
-    model: Any, tokens: np.ndarray, positions: np.ndarray, reference: np.ndarray, window: np.ndarray
+    model: Any, tokens: np.ndarray, positions: np.ndarray, reference: np.ndarray, window: np.ndarray, size: int
 ) -> np.ndarray:
-    """Logits [L, V] of a denoiser that remembers tokens only: the window's as they are, the rest from `reference`."""
+    """Logits [L, V], V = `size`, of a denoiser that remembers tokens only: the window's as they are, the rest from
+    `reference`."""
     real = positions >= 0
     visible = None if real.all() else (real[:, None] & real[None, :])[None]
-    return model(np.where(window, tokens, reference)[None], np.maximum(positions, 0)[None], visible)[0]
+    return call(model, np.where(window, tokens, reference)[None], np.maximum(positions, 0)[None], visible, size)[0]
 
 
 def _block_causal(model: Any, x: Canvas, where: np.ndarray, size: int, row: int) -> tuple[np.ndarray, np.ndarray]:
@@ -80,9 +79,9 @@ def _block_causal(model: Any, x: Canvas, where: np.ndarray, size: int, row: int)
         raise spanning(row, size, int(x.start[0]))
     seen = (number <= number[where].max(initial=-1)) & (x.position >= 0)
     shown, at, number = _shown(x, x.mask_id)[seen], x.position[seen], number[seen]
-    answer = np.asarray(model(shown[None], at[None], (number[None, :] <= number[:, None])[None]), np.float64)[0]
-    spread = np.full((len(x.position), answer.shape[-1]), np.nan)
-    spread[seen] = answer
+    visible = (number[None, :] <= number[:, None])[None]
+    spread = np.full((len(x.position), x.allowed.shape[-1]), np.nan)
+    spread[seen] = call(model, shown[None], at[None], visible, spread.shape[-1])[0]
     return spread, where
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..ir.errors import TrajspecError
 from ..ir.query import real_logits
 from .models import Model, load_model
+from .query import check_logits
 
 
 class FromNumpy:
@@ -139,6 +140,7 @@ class Bare:
             visible = visible.scatter(1, slots[..., None].expand_as(keys), keys)
         visible = visible & (torch.arange(size, device=keys.device) < size - 1)
         logits = self.network(held, at, visible)
+        check_logits(logits, held, self.vocab_size)
         return logits.gather(1, slots[..., None].expand(-1, -1, logits.shape[-1]))
 
     def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:

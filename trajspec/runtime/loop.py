@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -52,10 +52,7 @@ class StepEvent:
 
     def committed(self, row: int) -> list[tuple[int, int]]:
         """(position, token) of what the step changed in row number `row`; reads the device."""
-        mine = self.rows.index(row)
-        before, after = unstack(self.before, mine), unstack(self.after, mine)
-        places = ((before.tokens != after.tokens) | (before.masked != after.masked)).nonzero()[0]
-        return [(int(place), int(after.tokens[place])) for place in places]
+        return _changes(self.before, self.after, self.rows.index(row))
 
 
 @dataclass
@@ -71,11 +68,16 @@ class RowRun:
 OnStep = Callable[[StepEvent], None]
 Halt = Callable[[int, Canvas], bool]
 Outputs = tuple[list[RowRun], Cost]
+Returned = TypeVar("Returned")
 
 
 def run(plan: Plan, model: Any, rows: Sequence[Canvas], *, on_step: OnStep | None = None, **options: Any) -> Outputs:
     """`drive` to its end; `on_step` sees every step. Each row's result, and the cost of the batch."""
-    driver = drive(plan, model, rows, **options)
+    return exhaust(drive(plan, model, rows, **options), on_step)
+
+
+def exhaust(driver: Generator[StepEvent, None, Returned], on_step: OnStep | None = None) -> Returned:
+    """Run `driver` to its end, showing `on_step` every event; what it returns."""
     while True:
         try:
             event = next(driver)

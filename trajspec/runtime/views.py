@@ -48,29 +48,24 @@ class Kept:
     def window(self, rows: Tensor | None, x: Canvas, where: Tensor, predict_mask: bool) -> tuple[Tensor, ...]:
         """A call on the block `where` (prefix: and all behind it). Logits [n, L, V], NaN where nothing is computed."""
         real = x.position >= 0
-        computed, width = where & real, self.size
-        if self.view == "block_causal":
-            # The whole block, also where a policy's own window is a part of it: its keys are read.
-            computed = real & (x.position // self.size == self._open(x, where)[:, None])
+        asked = computed = where & real
+        width, keys = self.size, real
         if self.view == "prefix":
-            computed = real & (where.cumsum(-1) > 0)
+            asked = computed = real & (where.cumsum(-1) > 0)
             width = int(computed.sum(-1).max())  # a read of the device: this window has no fixed length
-        columns = front(computed, width)
-        exists = computed.gather(-1, columns)
-        before = None if self.before is None or rows is None else self.before.index_select(0, rows)
-        before = self.before if rows is None else before
-        keys = self._keys(real)
-        if self.view == "block_causal":
-            keys = self._keys(real & self._not_behind(x, where))
-            before = None
-        logits = self._call(rows, x, columns, exists, keys, before)
+        elif self.view == "block_causal":
+            number, opened = x.position // self.size, self._open(x, where)[:, None]
+            # The whole block, also where a policy's own window is a part of it: its keys are read.
+            asked, keys = real & (number == opened), real & (number <= opened)
+        columns = front(asked, width)
+        exists = asked.gather(-1, columns)
+        before = self.before  # block_causal has no refresh, and so none
+        if before is not None and rows is not None:
+            before = before.index_select(0, rows)
+        logits = self._call(rows, x, columns, exists, self._keys(keys), before)
         spread = logits.new_full((*real.shape, logits.shape[-1]), math.nan)
-        inside = logits.masked_fill(~exists[..., None], math.nan)
-        spread = spread.scatter(1, columns[..., None].expand_as(inside), inside)
-        if self.view == "block_causal":
-            computed = where & real
-            spread = spread.masked_fill(~computed[..., None], math.nan)
-        return finish(x, spread, computed, predict_mask)
+        spread = spread.scatter(1, columns[..., None].expand_as(logits), logits)
+        return finish(x, spread.masked_fill(~computed[..., None], math.nan), computed, predict_mask)
 
     def behind(self, x: Canvas, where: Tensor) -> Tensor:
         """bool [n]: rows that have finished blocks which are not stored yet (block_causal; x of all rows).
@@ -107,9 +102,6 @@ class Kept:
     def _open(self, x: Canvas, where: Tensor) -> Tensor:
         number = x.position // self.size
         return torch.where(where, number, 0).amax(-1)
-
-    def _not_behind(self, x: Canvas, where: Tensor) -> Tensor:
-        return (x.position // self.size) <= self._open(x, where)[:, None]
 
     @staticmethod
     def _shown(x: Canvas) -> Tensor:
