@@ -582,3 +582,10 @@ def test_groups_stay_the_same_after_a_restart(tmp_path):
         go(source, tmp_path / "part.jsonl", model, batch_rows=3)
         assert (tmp_path / "part.jsonl").read_bytes() == whole
         assert calls and set(calls) <= {3, 2}
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no device without an end")
+def test_an_output_without_an_end_is_refused_unread(tmp_path):
+    source = write(tmp_path / "in.jsonl", {"prompt": "a"})
+    with pytest.raises(ts.TrajspecError, match="is no ordinary file; name another file"):
+        go(source, "/dev/zero")

@@ -99,6 +99,8 @@ def read_output(path: Path, lines: list[Line]) -> tuple[list[dict[str, Any]], in
     def other(what: str) -> TrajspecError:
         return TrajspecError(f"--output {path}: {what}; name another file")
 
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise other("is no ordinary file")  # a device may have no end to read to
     try:
         data = path.read_bytes()
     except FileNotFoundError:
