@@ -109,6 +109,7 @@ def check_attribute(op: Op, attribute: Attribute, value: Any, place: Place | Non
     if "name" in attribute.types and isinstance(value, Kind):
         value = value.name
     kind = type(value).__name__ if value is not None else "None"
+    kind = "plan" if kind == "Plan" else kind
     allowed = set(attribute.types) | ({"int", "float"} if "number" in attribute.types else set())
     if "float" in allowed and "int" not in allowed and kind == "int":
         value, kind = float(value), "float"
@@ -147,9 +148,7 @@ def build(op: Op, values: Sequence[Value | None], attrs: dict[str, Any], place: 
     return list(node(op, values, attrs, kinds).results)
 
 
-def check_kinds(
-    op: Op, values: Sequence[Any], attrs: dict[str, Any], place: Place | None = None
-) -> tuple[Kind, ...]:
+def check_kinds(op: Op, values: Sequence[Any], attrs: dict[str, Any], place: Place | None = None) -> tuple[Kind, ...]:
     """Kinds of the results of `op` for operands of these kinds, or TrajspecError at the user's line."""
     for position, (operand, value) in enumerate(pairs(op, values)):
         if value is None:

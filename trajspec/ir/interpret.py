@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from .apply import call_meaning
 from .canvas import Canvas
 from .errors import TrajspecError
+from .kinds import TRAIL
 from .nodes import Value, walk
 from .plan import Plan
 from .query import Denoiser
@@ -45,14 +47,29 @@ class _Counting:
 
     def __init__(self, model: Denoiser) -> None:
         self.model, self.calls, self.rows, self.positions = model, 0, 0, 0
+        self.vocab_size, self.mask_id = model.vocab_size, model.mask_id
+        self._inside = False
 
     def __call__(self, tokens: Any, positions: Any, visible: Any) -> Any:
-        self.calls, self.rows, self.positions = self.calls + 1, self.rows + len(tokens), self.positions + tokens.size
+        self._count(len(tokens), tokens.size)
         return self.model(tokens, positions, visible)
+
+    def _count(self, rows: int, positions: int) -> None:
+        self.calls, self.rows = self.calls + (not self._inside), self.rows + rows
+        self.positions += positions
+
+    @contextmanager
+    def packed(self) -> Iterator[None]:
+        """What is asked inside counts as one call."""
+        self.calls, self._inside = self.calls + 1, True
+        try:
+            yield
+        finally:
+            self._inside = False
 
     def stale(self, tokens: Any, positions: Any, reference: Any, window: Any) -> Any:
         """A call on a cached view (`ir.views.ask_cached`), for denoisers with a meaning of their own and without."""
-        self.calls, self.rows, self.positions = self.calls + 1, self.rows + 1, self.positions + int(window.sum())
+        self._count(1, int(window.sum()))
         if hasattr(self.model, "stale"):
             return self.model.stale(tokens, positions, reference, window)
         return mixed(self.model, tokens, positions, reference, window, self.model.vocab_size)
@@ -127,24 +144,32 @@ def run(
             break
         before = carried[0]
         carried, table = advance(plan, bound, carried, counting)
-        after = carried[0]
-        result.path.append(after)
-        if on_step is not None:
-            on_step(Step(len(result.path) - 2, before, after, table))
-        same = np.array_equal(before.tokens, after.tokens) and np.array_equal(before.masked, after.masked)
-        idle = idle + 1 if same else 0
-        if len(result.path) > step_limit(before.tokens.shape[-1]):
-            raise endless(plan.name, len(result.path) - 1)
-        if idle >= patience:
-            raise stalled(plan.name, int(after.step[0]), int(after.masked.sum()))
+        for after in _states(plan, carried[0], table):
+            result.path.append(after)
+            if on_step is not None:
+                on_step(Step(len(result.path) - 2, before, after, table))
+            same = np.array_equal(before.tokens, after.tokens) and np.array_equal(before.masked, after.masked)
+            idle = idle + 1 if same else 0
+            if len(result.path) > step_limit(before.tokens.shape[-1]):
+                raise endless(plan.name, len(result.path) - 1)
+            if idle >= patience and not bool(after.done[0]):
+                raise stalled(plan.name, int(after.step[0]), int(after.masked.sum()))
+            before = after
     result.canvas, result.histories = carried[0], tuple(carried[1:])
     result.calls, result.rows, result.positions = counting.calls, counting.rows, counting.positions
     return result
 
 
+def _states(plan: Plan, after: Canvas, table: dict[Value, Any]) -> list[Canvas]:
+    """The states a step went through: one for a base plan, a whole trail for a speculated one."""
+    trails = [table[value] for item in walk(plan.step) for value in item.results if value.kind is TRAIL]
+    return [state[0] for trail in trails for state in trail.states] if trails else [after]
+
+
 def idle_limit(plan: Plan, length: int) -> int:
     """How many steps in a row may leave the canvas as it is before the run counts as stuck."""
-    return 4096 + 4 * length if plan.clocked else 1
+    base = plan.base or plan
+    return 4096 + 4 * length if base.clocked else 1
 
 
 def step_limit(length: int) -> int:

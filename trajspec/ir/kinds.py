@@ -34,9 +34,17 @@ SELECTION = Kind("selection", "L", "a set of positions, one truth value a positi
 COUNT = Kind("count", "1", "one number a row")
 FLAG = Kind("flag", "1", "one truth value a row")
 
+DRAFT = Kind("draft", "", "hypothetical states of a row: what may come next on its trajectory")
+HELD = Kind("held", "", "what a run keeps between rounds: the last logits of every position, and its meters")
+TABLE = Kind("table", "", "the views evaluated in one round, with the logits of each")
+TRAIL = Kind("trail", "", "the states that one round went through, in order")
+
 KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (CANVAS, QUERY, CACHE, LOGITS, PROBS, CONF, SCORES, TOKENS, SELECTION, COUNT, FLAG)
-}
+    kind.name: kind
+    for kind in (
+        CANVAS, QUERY, CACHE, LOGITS, PROBS, CONF, SCORES, TOKENS, SELECTION, COUNT, FLAG, DRAFT, HELD, TABLE, TRAIL
+    )
+}  # fmt: skip
 
 
 def article(kinds: tuple[Kind, ...]) -> str:

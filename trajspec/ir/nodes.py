@@ -12,7 +12,7 @@ from .kinds import Kind
 if TYPE_CHECKING:
     from .op import Op
 
-Attr = Any  # int, float, str, bool, None, or tuples of those: hashable, printable, comparable
+Attr = Any  # int, float, str, bool, None, tuples of those, or a plan: hashable, printable, comparable
 
 
 class Node:
@@ -73,6 +73,8 @@ def exact_key(attr: Attr) -> tuple:
     # 1, 1.0 and True are equal to Python and 0.0 equals -0.0; as attributes they are different things.
     if isinstance(attr, tuple):
         return ("tuple", *map(exact_key, attr))
+    if not isinstance(attr, (int, float, str, bool, type(None))):
+        return ("plan", attr)  # plans are equal by structure
     return (type(attr).__name__, repr(attr))
 
 

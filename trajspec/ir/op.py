@@ -11,7 +11,7 @@ from typing import Any
 from .errors import TrajspecError
 from .kinds import KINDS, Kind
 
-_ATTR_TYPES = ("int", "float", "str", "bool", "None", "tuple", "name", "number")
+_ATTR_TYPES = ("int", "float", "str", "bool", "None", "tuple", "name", "number", "plan")
 _REQUIRED = object()
 
 

@@ -41,18 +41,14 @@ def _arithmetic(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind]:
     if pair in _NUMBERS:
         return (_NUMBERS[pair],)
     if CONF in pair:
-        raise TrajspecError(
-            f"{_COMPUTES}\n"
-            "A confidence is kept as a logarithm. Write ts.prob(conf) for plain numbers."
-        )
+        raise TrajspecError(f"{_COMPUTES}\nA confidence is kept as a logarithm. Write ts.prob(conf) for plain numbers.")
     if SELECTION in pair or FLAG in pair:
         raise TrajspecError(
             f"{_COMPUTES}\n"
             "Write ts.count(selection) for its size, or ts.choose(selection, 1, 0) for one number a position."
         )
     raise TrajspecError(
-        f"{_COMPUTES}\n"
-        "Arithmetic takes counts, scores, logits and probs: two of one kind, or one of them with a count."
+        f"{_COMPUTES}\nArithmetic takes counts, scores, logits and probs: two of one kind, or one of them with a count."
     )
 
 
@@ -63,14 +59,10 @@ def _comparison(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind]:
     if pair <= {SCORES, COUNT} or pair <= {CONF, COUNT}:
         return (SELECTION,)
     if LOGITS in pair:
-        raise TrajspecError(
-            f"{_COMPARES}\n"
-            "A raw logit is not a probability. Write: token, conf = ts.score(logits)"
-        )
+        raise TrajspecError(f"{_COMPARES}\nA raw logit is not a probability. Write: token, conf = ts.score(logits)")
     if PROBS in pair:
         raise TrajspecError(
-            f"{_COMPARES}\n"
-            "There is one probability a token. Write ts.max(probs) for the largest of a position."
+            f"{_COMPARES}\nThere is one probability a token. Write ts.max(probs) for the largest of a position."
         )
     if SELECTION in pair:
         raise TrajspecError(
@@ -79,8 +71,7 @@ def _comparison(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind]:
         )
     if CONF in pair:
         raise TrajspecError(
-            f"{_COMPARES}\n"
-            "A confidence is kept as a logarithm. Write ts.prob(conf) to compare it with plain scores."
+            f"{_COMPARES}\nA confidence is kept as a logarithm. Write ts.prob(conf) to compare it with plain scores."
         )
     raise TrajspecError(f"{_COMPARES}\nBoth sides must be numbers of one kind.")
 
