@@ -70,8 +70,10 @@ def verify(model: Any, *state: Any, draft: Draft, held: Held, of: Any, lookahead
     root = tuple(known[value] for value in of.carried)
     table = Table(1 + draft.exists.shape[-1], [view_key(of, known)], [root], stale=[False])
     asked = [_arguments(of, known)]
-    for node in _states(x, draft):
-        made = _hypothetical(of, known, root, node, lookahead)
+    states = _states(x, draft)
+    entry = _entry(of, known, states) if lookahead == "exact" else None
+    for node in states:
+        made = _hypothetical(of, known, root, node, lookahead, entry)
         if made is None:
             continue
         carried, stale = made
@@ -163,45 +165,62 @@ def _open(x: Canvas, size: int | None) -> np.ndarray:
     return np.where(x.masked, block_numbers(x, size), 2**40).min(axis=-1, keepdims=True)
 
 
+def _where(of: Any, known: dict[Value, Any], node: Canvas) -> np.ndarray:
+    """The block that the base's cached forward would look at in the state `node`."""
+    from ..interpret import evaluate
+
+    value = ahead.forward_of(of).args[2]
+    assert value is not None
+    return evaluate([value], known | {of.carried[0]: node})[value]
+
+
+def _opening(node: Canvas, where: np.ndarray) -> Canvas:
+    """The state in which the base would open the block `where`: it, and all behind it, as it was at the start."""
+    opened = node.free & (np.cumsum(where) > 0)
+    return node._replace(tokens=np.where(opened, node.mask_id, node.tokens), masked=node.masked | opened)
+
+
+def _entry(of: Any, known: dict[Value, Any], states: Sequence[Canvas]) -> Canvas | None:
+    """The first hypothetical state that opens a later block: a round makes room for one refresh ahead."""
+    if ahead.forward_of(of).op.name == "forward":
+        return None
+    here = _where(of, known, known[of.carried[0]])
+    for node in states:
+        where = _where(of, known, node)
+        if not np.array_equal(where, here) and where.any() and np.array_equal(_opening(node, where).masked, node.masked):
+            return node
+    return None
+
+
 def _hypothetical(
-    of: Any, known: dict[Value, Any], root: tuple[Any, ...], node: Canvas, lookahead: str
+    of: Any, known: dict[Value, Any], root: tuple[Any, ...], node: Canvas, lookahead: str, entry: Canvas | None
 ) -> tuple[tuple[Any, ...], bool] | None:
     """The carried values of a hypothetical state, and whether it is looked at under a stale cache; None: left out.
 
     What the drafter does not say (histories, counters) is the root's: it is no part of the view.
     """
-    from ..interpret import evaluate
-
     forward = ahead.forward_of(of)
     if forward.op.name == "forward":
         return (node, *root[1:]), False
-    _, cache_value, where_value = forward.args
-    assert cache_value is not None and where_value is not None
-    place = of.carried.index(cache_value) if cache_value in of.carried else None
-    if place is None:
+    if forward.args[1] not in of.carried:
         raise TrajspecError(f"plan {of.name}: its cache must be a carried value to be speculated")
-    where_of = {value: known[value] for value in known} | {of.carried[0]: node}
-    where, here = evaluate([where_value], where_of)[where_value], evaluate([where_value], known)[where_value]
+    place = of.carried.index(forward.args[1])
     x: Canvas = root[0]
+    where, here = _where(of, known, node), _where(of, known, x)
+    # The cache after the root's own forward, which makes it anew when the root opens its block.
+    held = root[place] if np.array_equal(root[place].where, here) else Cache(x.tokens, x.masked, here)
+    stale = False
     if np.array_equal(where, here):
-        due = not np.array_equal(root[place].where, here)
-        cache = Cache(x.tokens, x.masked, here) if due else root[place]
-    elif lookahead == "none":
-        return None
+        cache = held
     elif lookahead == "cheap":
-        # Under the cache at hand: a block that it was not made for, so its keys and values are stale.
-        due = not np.array_equal(root[place].where, here)
-        held = Cache(x.tokens, x.masked, here) if due else root[place]
-        return (node, *root[1:place], held._replace(where=where), *root[place + 1 :]), True
+        cache, stale = held._replace(where=where), True
+    elif entry is None or not where.any() or not np.array_equal(_row(_opening(node, where)), _row(entry)):
+        return None
+    elif np.array_equal(node.masked, entry.masked):
+        cache = root[place]  # this is the refresh itself
     else:
-        # The refresh that opens the block sees it, and all that follows, as it was at the start.
-        opened = node.free & (np.cumsum(where) > 0)
-        entry = node._replace(tokens=np.where(opened, node.mask_id, node.tokens), masked=node.masked | opened)
-        if np.array_equal(entry.masked, node.masked):
-            cache = root[place]  # this is the refresh itself
-        else:
-            cache = Cache(entry.tokens, entry.masked, where)
-    return (node, *root[1:place], cache, *root[place + 1 :]), False
+        cache = Cache(entry.tokens, entry.masked, where)
+    return (node, *root[1:place], cache, *root[place + 1 :]), stale
 
 
 class _Quarantine:
