@@ -187,7 +187,11 @@ def _entry(of: Any, known: dict[Value, Any], states: Sequence[Canvas]) -> Canvas
     here = _where(of, known, known[of.carried[0]])
     for node in states:
         where = _where(of, known, node)
-        if not np.array_equal(where, here) and where.any() and np.array_equal(_opening(node, where).masked, node.masked):
+        if (
+            not np.array_equal(where, here)
+            and where.any()
+            and np.array_equal(_opening(node, where).masked, node.masked)
+        ):
             return node
     return None
 
