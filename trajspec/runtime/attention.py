@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -50,6 +51,18 @@ class AttentionContext:
                 "Build the context with windows=window_widths(network)."
             )
         return self.masks[window]
+
+
+@dataclass(frozen=True)
+class PackedContext:
+    """Several calls in one: their tokens lie behind one another in a single row, and attention takes them apart.
+
+    `parts` are the contexts of the calls and `shapes` their (rows, width). Everything in a network but attention works
+    on single tokens, so this is all it takes; a part may read what an earlier part of the same call stored.
+    """
+
+    parts: tuple[AttentionContext, ...]
+    shapes: tuple[tuple[int, int], ...]
 
 
 def attention_context(
@@ -104,11 +117,48 @@ def attention(
     for a function registered here only) nor from the layer's causal flag. Dropout is not applied.
     """
     context = kwargs.get(IMPLEMENTATION)
+    if isinstance(context, PackedContext):
+        return _packed(context, module, query, key, value, scaling, sliding_window), None
     if not isinstance(context, AttentionContext):
         raise TrajspecError(
             f"{type(module).__name__} was called without an AttentionContext, got {type(context).__name__}. "
             "Call the Model from load_model, not its network."
         )
+    return _attend(context, module, query, key, value, scaling, sliding_window), None
+
+
+def _packed(
+    context: PackedContext,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    sliding_window: int | None,
+) -> Tensor:
+    outs, begin = [], 0
+    for part, (rows, width) in zip(context.parts, context.shapes, strict=True):
+        end = begin + rows * width
+        mine = [
+            # [1, H, rows * width, D] -> [rows, H, width, D]
+            tensor[0, :, begin:end].unflatten(1, (rows, width)).transpose(0, 1)
+            for tensor in (query, key, value)
+        ]
+        out = _attend(part, module, mine[0], mine[1], mine[2], scaling, sliding_window)
+        outs.append(out.flatten(0, 1)[None])
+        begin = end
+    return torch.cat(outs, dim=1)
+
+
+def _attend(
+    context: AttentionContext,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    sliding_window: int | None,
+) -> Tensor:
     # A rotation done in float32 leaves query and key wider than value.
     query, key = query.to(value.dtype), key.to(value.dtype)
     if context.store is not None:
@@ -125,7 +175,7 @@ def attention(
     )
     if mask is not None:
         out = out.masked_fill(mask.blind, 0.0)
-    return out.transpose(1, 2).contiguous(), None
+    return out.transpose(1, 2).contiguous()
 
 
 def register() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from ..ir.errors import TrajspecError
 from ..ir.query import real_logits
 from .models import Model, load_model
+from .packed import Part
 from .query import check_logits
 
 
@@ -75,6 +77,22 @@ class TokenStore:
     def part(self, index: Tensor) -> TokenStore:
         """The rows `index` of these same tensors."""
         return TokenStore(self.tokens, self.positions, index if self.index is None else self.index[index])
+
+    @property
+    def length(self) -> int:
+        """How many slots are for entries; also the number of the scratch slot."""
+        return self.tokens.shape[1] - 1
+
+    def put(self, index: Tensor, other: TokenStore) -> None:
+        """Write the rows of `other` over the rows `index` in place, as in `store.Store.put`."""
+        rows = other.index
+        self.tokens[index] = other.tokens if rows is None else other.tokens[rows]
+        self.positions[index] = other.positions if rows is None else other.positions[rows]
+
+    def fork(self, index: Tensor) -> TokenStore:
+        """Copies of the rows `index`, repeats allowed."""
+        rows = index if self.index is None else self.index[index]
+        return TokenStore(self.tokens.index_select(0, rows), self.positions.index_select(0, rows))
 
     def update(self, slots: Tensor, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Write [n, W] tokens and positions into the slots; the whole rows, each [n, S]."""
@@ -142,6 +160,15 @@ class Bare:
         logits = self.network(held, at, visible)
         check_logits(logits, held, self.vocab_size)
         return logits.gather(1, slots[..., None].expand(-1, -1, logits.shape[-1]))
+
+    def packed(self, parts: Sequence[Part]) -> list[Tensor]:
+        """Logits [n, W, V] of every part; see `Model.packed`. A denoiser without layers is asked part by part."""
+        out: list[Tensor] = []
+        for part in parts:
+            store = part.store.part(part.rows) if part.keep else part.store.fork(part.rows)
+            before = part.before(out) if callable(part.before) else part.before
+            out.append(self.cached(part.tokens, part.positions, part.slots, store, part.keys, before))
+        return out
 
     def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
         return self.network(tokens, positions, visible)

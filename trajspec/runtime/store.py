@@ -115,6 +115,32 @@ class Store:
 
 
 @dataclass(frozen=True)
+class Fork:
+    """Rows of a `Store` for hypothetical states: what a call writes goes into copies and is gone with the call.
+
+    `index` int64 [n] names rows of `store`, repeats allowed: several states of one row share what is kept of it.
+    """
+
+    store: Store
+    index: Tensor
+    slots: Tensor
+    positions: Tensor
+
+    @classmethod
+    def at(cls, store: Store, index: Tensor, slots: Tensor, positions: Tensor) -> Fork:
+        """The fork as one call writes it: entry i of state n, at `positions[n, i]`, goes to `slots[n, i]`."""
+        rows = store._at(index)
+        return cls(store, rows, slots, store._positions.index_select(0, rows).scatter_(1, slots, positions))
+
+    def update(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies [n, H, S, D] of the rows' keys and values of `layer` with this call's in their slots."""
+        index = self.slots[:, None, :, None].expand(key.shape)
+        keys = self.store.keys[layer].index_select(0, self.index).scatter_(2, index, key)
+        values = self.store.values[layer].index_select(0, self.index).scatter_(2, index, value)
+        return keys, values
+
+
+@dataclass(frozen=True)
 class Window:
     """A `Store` and the slots that one call writes; this is what attention layers see."""
 

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..ir.canvas import Cache, Canvas
 from ..ir.errors import TrajspecError
+from .packed import Before, Part
 from .query import finish, front
+
+
+class Seen(NamedTuple):
+    """What one call computes of each row: `columns` int64 [n, W] of the canvas, of which `exists` are meant; `keys`
+    bool [n, S], the slots that it reads; `computed` bool [n, L], where its logits count."""
+
+    columns: Tensor
+    exists: Tensor
+    keys: Tensor
+    computed: Tensor
+
+
+def spread(logits: Tensor, seen: Seen) -> Tensor:
+    """Logits [n, W, V] of a window at their places on the canvas, [n, L, V]; NaN elsewhere."""
+    out = logits.new_full((*seen.computed.shape, logits.shape[-1]), math.nan)
+    out = out.scatter(1, seen.columns[..., None].expand_as(logits), logits)
+    return out.masked_fill(~seen.computed[..., None], math.nan)
+
+
+def first_of(logits: Tensor, where: Tensor) -> Tensor:
+    """The logits [n, V] at the first entry of the block `where`, from those of a whole canvas [n, L, V]."""
+    first = where.to(torch.uint8).argmax(-1)
+    return logits.gather(1, first[:, None, None].expand(-1, 1, logits.shape[-1]))[:, 0]
 
 
 class Kept:
@@ -35,19 +59,32 @@ class Kept:
 
     def refresh(self, rows: Tensor | None, x: Canvas, where: Tensor, predict_mask: bool) -> tuple[Tensor, ...]:
         """A call on the whole canvas, which is kept. Logits [n, L, V], and where they are no numbers."""
-        real = x.position >= 0
-        columns = torch.arange(self.length, device=real.device).expand(real.shape)
-        logits = self._call(rows, x, columns, real, self._keys(real), None)
-        first = where.to(torch.uint8).argmax(-1)
-        before = logits.gather(1, first[:, None, None].expand(-1, 1, logits.shape[-1]))[:, 0]
+        seen = self.compose(x, where, refresh=True)
+        logits = self._call(rows, x, seen.columns, seen.exists, seen.keys, None)
+        self.note_refresh(rows, first_of(logits, where))
+        return finish(x, logits, seen.computed, predict_mask)
+
+    def note_refresh(self, rows: Tensor | None, before: Tensor) -> None:
+        """Keep the logits [n, V] that a refresh gave at the first entry of the block."""
         if self.before is None:
-            self.before = logits.new_zeros(self.store.row_count, logits.shape[-1])
+            self.before = before.new_zeros(self.store.row_count, before.shape[-1])
         self.before = before if rows is None else self.before.index_copy(0, rows, before)
-        return finish(x, logits, real, predict_mask)
 
     def window(self, rows: Tensor | None, x: Canvas, where: Tensor, predict_mask: bool) -> tuple[Tensor, ...]:
         """A call on the block `where` (prefix: and all behind it). Logits [n, L, V], NaN where nothing is computed."""
+        seen = self.compose(x, where, refresh=False)
+        before = self.before  # block_causal has no refresh, and so none
+        if before is not None and rows is not None:
+            before = before.index_select(0, rows)
+        logits = self._call(rows, x, seen.columns, seen.exists, seen.keys, before)
+        return finish(x, spread(logits, seen), seen.computed, predict_mask)
+
+    def compose(self, x: Canvas, where: Tensor, refresh: bool) -> Seen:
+        """Which entries a call on the whole canvas, or on the block `where`, computes, and which keys it reads."""
         real = x.position >= 0
+        if refresh:
+            columns = torch.arange(self.length, device=real.device).expand(real.shape)
+            return Seen(columns, real, self._keys(real), real)
         asked = computed = where & real
         width, keys = self.size, real
         if self.view == "prefix":
@@ -58,14 +95,13 @@ class Kept:
             # The whole block, also where a policy's own window is a part of it: its keys are read.
             asked, keys = real & (number == opened), real & (number <= opened)
         columns = front(asked, width)
-        exists = asked.gather(-1, columns)
-        before = self.before  # block_causal has no refresh, and so none
-        if before is not None and rows is not None:
-            before = before.index_select(0, rows)
-        logits = self._call(rows, x, columns, exists, self._keys(keys), before)
-        spread = logits.new_full((*real.shape, logits.shape[-1]), math.nan)
-        spread = spread.scatter(1, columns[..., None].expand_as(logits), logits)
-        return finish(x, spread.masked_fill(~computed[..., None], math.nan), computed, predict_mask)
+        return Seen(columns, asked.gather(-1, columns), self._keys(keys), computed)
+
+    def part(self, x: Canvas, seen: Seen, store: Any, rows: Tensor, keep: bool = False, before: Before = None) -> Part:
+        """The states `x` as rows of a packed call, on the rows `rows` of `store`."""
+        slots = torch.where(seen.exists, seen.columns, self.length)
+        tokens, positions = self._shown(x).gather(-1, seen.columns), x.position.gather(-1, seen.columns)
+        return Part(tokens, positions, slots, seen.keys, store, rows, keep, before)
 
     def behind(self, x: Canvas, where: Tensor) -> Tensor:
         """bool [n]: rows that have finished blocks which are not stored yet (block_causal; x of all rows).

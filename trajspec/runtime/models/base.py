@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trajspec.ir.errors import TrajspecError
+from trajspec.runtime.packed import Part
 from trajspec.runtime.store import Store
 
 Denoise = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -61,6 +62,8 @@ class Cache(Protocol):
     def cached(
         self, tokens: Tensor, positions: Tensor, slots: Tensor, store: Store, keys: Tensor, before: Tensor | None
     ) -> Tensor: ...
+
+    def packed(self, parts: Sequence[Part]) -> list[Tensor]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +156,14 @@ class Model:
         if before is not None and before.shape != (rows, self.vocab_size):
             raise TrajspecError(f"{self.name}: before must be {[rows, self.vocab_size]}, got {list(before.shape)}")
         return self._cache.cached(tokens, positions, slots, store, keys, before)
+
+    def packed(self, parts: Sequence[Part]) -> list[Tensor]:
+        """Logits [n, W, V] of every part, from one call of the network on all of their rows.
+
+        Parts have rows of different widths: windows of hypothetical states, and whole canvases that refresh a store.
+        Raises TrajspecError where `supports_cache` is False.
+        """
+        return self._cache.packed(parts)
 
     def encode_prompt(self, text: str, gen_length: int) -> Written:
         """`text` followed by `gen_length` masks. Everything in `text` is data, a written mask token too.

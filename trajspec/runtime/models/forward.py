@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from trajspec.runtime.attention import IMPLEMENTATION, AttentionContext, attention_context, window_widths
-from trajspec.runtime.store import Store
+from trajspec.runtime.attention import (
+    IMPLEMENTATION,
+    AttentionContext,
+    PackedContext,
+    attention_context,
+    window_widths,
+)
+from trajspec.runtime.packed import Part
+from trajspec.runtime.store import Fork, Store, Window
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -59,7 +67,38 @@ class Forward:
             return raw
         return shift_back(raw, positions.masked_fill(slots == store.length, -1), before)
 
-    def _logits(self, tokens: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
+    def packed(self, parts: Sequence[Part]) -> list[Tensor]:
+        """Logits [n, W, V] of each part, from one call of the network; see `Model.packed`."""
+        contexts, shapes = [], []
+        for part in parts:
+            window: Window | Fork
+            if part.keep:
+                store = part.store.part(part.rows)
+                window, positions = store.at(part.slots, part.positions), store.positions
+            else:
+                window = Fork.at(part.store, part.rows, part.slots, part.positions)
+                positions = window.positions
+            keys = part.keys if part.keys.dim() == 3 else part.keys[:, None, :]
+            contexts.append(
+                attention_context(
+                    part.positions, part.store.hide_scratch(keys), windows=self.windows, key_positions=positions,
+                    store=window,
+                )
+            )  # fmt: skip
+            shapes.append((part.tokens.shape[0], part.tokens.shape[1]))
+        tokens = torch.cat([part.tokens.flatten() for part in parts])[None]
+        at = torch.cat([part.positions.flatten() for part in parts])[None]
+        raw = self._logits(tokens, at, PackedContext(tuple(contexts), tuple(shapes)))[0]
+        out: list[Tensor] = []
+        for part, logits, shape in zip(parts, raw.split([rows * width for rows, width in shapes]), shapes, strict=True):
+            mine = logits.unflatten(0, shape)
+            if self.shifted:
+                before = part.before(out) if callable(part.before) else part.before
+                mine = shift_back(mine, part.positions.masked_fill(part.slots == part.store.length, -1), before)
+            out.append(mine)
+        return out
+
+    def _logits(self, tokens: Tensor, positions: Tensor, context: AttentionContext | PackedContext) -> Tensor:
         # Padding sits at negative positions, which no position table has; the mask keeps it from mattering.
         rows = positions.clamp(min=0) + self.first_position
         return self.network(input_ids=tokens, position_ids=rows, **{IMPLEMENTATION: context}).logits
