@@ -89,6 +89,12 @@ def forward_of(base: Plan) -> Node:
     return calls[0]
 
 
+def ends_full(base: Plan) -> bool:
+    """Whether a row of `base` has ended when nothing is masked: such a state is never looked at."""
+    closing = base.step[0].node
+    return closing.op.name == "advance" and closing.args[2] is None
+
+
 def split(base: Plan, values: Sequence[Any]) -> dict[Value, Any]:
     """The operands of verify and walk as values of the base plan: what it carries, then its task inputs."""
     names = [*base.carried, *base.inputs[1:]]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..ir.canvas import Cache, Canvas
+from ..ir.canvas import Canvas
 from ..ir.errors import TrajspecError
 from ..ir.kinds import KINDS, Kind
 from ..ir.plan import Plan
@@ -109,7 +109,7 @@ def unstack(batch: Canvas, row: int) -> Canvas:
 
 def map_leaves(function: Any, *values: Any) -> Any:
     """`function` on the tensors of values that are tensors, or canvases or caches of tensors."""
-    if isinstance(values[0], (Canvas, Cache)):
+    if isinstance(values[0], tuple):  # a canvas, a cache, what is held
         return type(values[0])(*(function(*leaves) for leaves in zip(*values, strict=True)))
     return function(*values)
 

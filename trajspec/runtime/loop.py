@@ -52,7 +52,7 @@ class StepEvent:
 
     def committed(self, row: int) -> list[tuple[int, int]]:
         """(position, token) of what the step changed in row number `row`; reads the device."""
-        return _changes(self.before, self.after, self.rows.index(row))
+        return changes(self.before, self.after, self.rows.index(row))
 
 
 @dataclass
@@ -63,6 +63,7 @@ class RowRun:
     cost: Cost
     path: list[list[tuple[int, int]]]
     halted: bool = False
+    meters: dict[str, Any] = field(default_factory=dict)
 
 
 OnStep = Callable[[StepEvent], None]
@@ -104,6 +105,14 @@ def drive(
     (stop strings); it reads the device. Raises TrajspecError naming row, position and step when logits are no numbers,
     and when a policy commits nothing for ever; nothing of the step that failed is kept.
     """
+    if plan.base is not None:
+        from .rounds import drive_rounds
+
+        return (
+            yield from drive_rounds(
+                plan, model, rows, inputs=inputs, pad_id=pad_id, device=device, halt=halt, keep_path=keep_path
+            )
+        )
     batch = stack(rows, pad_id=pad_id, device=device)
     bound = bind_inputs(plan, batch, stack_inputs(plan, rows, inputs, device))
     state = _Batch(plan, model, bound, start(plan, bound), all(len(r.tokens) == batch.tokens.shape[-1] for r in rows))
@@ -116,7 +125,7 @@ def drive(
     halted: set[int] = set()
     step = 0
     while live:
-        for kind, group, positions in state.store_finished(live):
+        for kind, group, positions in state.storing.finished(live, bound, state.carried):
             total.add(kind, len(group), positions)
             for row in group:
                 costs[row].add(kind, 1, positions // len(group))
@@ -141,7 +150,7 @@ def drive(
         if live and step > step_limit(batch.tokens.shape[-1]):
             raise endless(plan.name, step)
     return [
-        RowRun(unstack(state.carried[0], row), costs[row], [_changes(*part) for part in paths[row]], row in halted)
+        RowRun(unstack(state.carried[0], row), costs[row], [changes(*part) for part in paths[row]], row in halted)
         for row in range(len(rows))
     ], total
 
@@ -162,6 +171,7 @@ class _Batch:
             self.kept = Kept(model, carried[0], attrs["view"], attrs["size"])
             # Blocks of block_causal are exact however old they are: they never need a refresh.
             self.due = [attrs["view"] != "block_causal"] * self.size
+        self.storing = Storing(plan, model, self.kept)
 
     def groups(self, live: Sequence[int]) -> list[tuple[str, list[int]]]:
         """Live rows that make a call together: at most two groups, those to refresh and the others.
@@ -192,12 +202,28 @@ class _Batch:
                 self.due[row] = status["due"][number]
         return mine[0], outcome, status
 
-    def store_finished(self, live: Sequence[int]) -> Iterator[tuple[str, list[int], int]]:
-        """block_causal: store the blocks that were finished since, from their final tokens; (kind, rows, positions)."""
-        if self.kept is None or self.kept.view != "block_causal" or self.forward is None:
+    def _of(self, rows: Tensor | None) -> tuple[tuple[Any, ...], dict[Value, Any]]:
+        if rows is None:
+            return self.carried, dict(self.bound)
+        return pick(self.carried, rows), {value: pick((data,), rows)[0] for value, data in self.bound.items()}
+
+
+class Storing:
+    """The store pass of the block-causal view: finished blocks are kept as their final tokens are."""
+
+    def __init__(self, plan: Plan, model: Any, kept: Kept | None) -> None:
+        self.plan, self.model = plan, model
+        self.kept = kept if kept is not None and kept.view == "block_causal" else None
+        self.forward = cached_forward(plan)
+
+    def finished(
+        self, live: Sequence[int], bound: Mapping[Value, Any], carried: Sequence[Any]
+    ) -> Iterator[tuple[str, list[int], int]]:
+        """Store the blocks that were finished since the last call; (kind, rows, positions) of each call it takes."""
+        if self.kept is None or self.forward is None:
             return
-        known = dict(self.bound) | dict(zip(self.plan.carried, self.carried, strict=True))
-        x: Canvas = self.carried[0]
+        known = dict(bound) | dict(zip(self.plan.carried, carried, strict=True))
+        x: Canvas = carried[0]
         _, where = block_of(self.plan, known, self.forward)
         asked = (self.kept.behind(x, where), x.step[:, 0] == 0, self.kept.spans(x, where))
         behind, fresh, spans = torch.stack(asked).tolist()
@@ -207,19 +233,16 @@ class _Batch:
         for kind, first in (("prefill", True), ("store", False)):
             group = [row for row in live if behind[row] and fresh[row] == first]
             if group:
-                rows = None if len(group) == self.size else torch.tensor(group, device=x.tokens.device)
-                (mine, _), self.kept.model = self._of(rows), self.model
+                rows = None if len(group) == len(x.tokens) else torch.tensor(group, device=x.tokens.device)
+                self.kept.model = self.model
+                mine = x if rows is None else pick((x,), rows)[0]
                 with torch.inference_mode():
-                    positions = self.kept.fill(rows, mine[0], where if rows is None else where.index_select(0, rows))
+                    positions = self.kept.fill(rows, mine, where if rows is None else where.index_select(0, rows))
                 yield kind, group, positions
 
-    def _of(self, rows: Tensor | None) -> tuple[tuple[Any, ...], dict[Value, Any]]:
-        if rows is None:
-            return self.carried, dict(self.bound)
-        return pick(self.carried, rows), {value: pick((data,), rows)[0] for value, data in self.bound.items()}
 
-
-def _changes(before: Canvas, after: Canvas, number: int) -> list[tuple[int, int]]:
+def changes(before: Canvas, after: Canvas, number: int) -> list[tuple[int, int]]:
+    """(position, token) of what differs in row number `number` of two batches; reads the device."""
     changed = (before.tokens[number] != after.tokens[number]) | (before.masked[number] != after.masked[number])
     places = before.position[number][changed].tolist()
     return list(zip(places, after.tokens[number][changed].tolist(), strict=True))
@@ -227,6 +250,4 @@ def _changes(before: Canvas, after: Canvas, number: int) -> list[tuple[int, int]
 
 def _nonfinite(live: Sequence[int], x: Canvas, bad: Tensor, empty: Tensor) -> TrajspecError:
     number, column = (int(part) for part in (bad | empty).nonzero()[0])
-    return nonfinite(
-        live[number], int(x.position[number, column]), int(x.step[number, 0]), bool(bad[number, column])
-    )
+    return nonfinite(live[number], int(x.position[number, column]), int(x.step[number, 0]), bool(bad[number, column]))

@@ -40,7 +40,7 @@ class Outcome:
     values: dict[Value, Any] = field(repr=False)
 
 
-class _Recorder:
+class Recorder:
     """Wraps a denoiser and notes the size of its call."""
 
     def __init__(self, model: Any) -> None:
@@ -104,7 +104,7 @@ def _through_numpy(item: Node, data: Sequence[Any]) -> Any:
 
 
 def _leaves(value: Any) -> list[Tensor]:
-    if isinstance(value, (Canvas, Cache)):
+    if isinstance(value, tuple):
         return list(value)
     return [value] if isinstance(value, Tensor) else []
 
@@ -133,7 +133,7 @@ def take(
     known = dict(bound) | dict(zip(plan.carried, carried, strict=True))
     going = evaluate([plan.test], known)[plan.test]  # [R, 1]
     x: Canvas = carried[0]
-    recorder = _Recorder(model)
+    recorder = Recorder(model)
     planes: list[tuple[Tensor, Tensor]] = []
 
     def call(item: Node, data: Sequence[Any]) -> list[Any]:
@@ -151,7 +151,7 @@ def take(
 
     table = evaluate(plan.step, known, call)
     after = tuple(
-        map_leaves(lambda old, new: _keep(going, old, new), old, _like(table[value], old))
+        map_leaves(lambda old, new: _keep(going, old, new), old, like(table[value], old))
         for old, value in zip(carried, plan.step, strict=True)
     )
     y: Canvas = after[0]
@@ -188,7 +188,8 @@ def block_of(plan: Plan, known: Mapping[Value, Any], forward: Node) -> tuple[Cac
     return table[cache], table[where]
 
 
-def _like(value: Any, old: Any) -> Any:
+def like(value: Any, old: Any) -> Any:
+    """A number that a plan gives for a carried tensor, in the tensor's shape."""
     if isinstance(old, Tensor) and not isinstance(value, Tensor):
         # A whole history may become a real one; it must not be cut to whole numbers.
         real = isinstance(value, float) and not old.is_floating_point()

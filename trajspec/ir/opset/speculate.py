@@ -70,7 +70,7 @@ def verify(model: Any, *state: Any, draft: Draft, held: Held, of: Any, lookahead
     root = tuple(known[value] for value in of.carried)
     table = Table(1 + draft.exists.shape[-1], [view_key(of, known)], [root], stale=[False])
     asked = [_arguments(of, known)]
-    states = _states(x, draft)
+    states = [node for node in _states(x, draft) if node.masked.any() or not ahead.ends_full(of)]
     entry = _entry(of, known, states) if lookahead == "exact" else None
     for node in states:
         made = _hypothetical(of, known, root, node, lookahead, entry)
@@ -366,7 +366,7 @@ def walk(
         elif at and adopt:
             seen: Canvas = table.states[at][0]
             source = (carried[0]._replace(tokens=seen.tokens, masked=seen.masked), *carried[1:])
-        exact = after = step(source, table.answers[at], packed=at > 0)
+        exact = after = step(source, table.answers[at], packed=at > 0, stale=table.stale[at])
         if accept != "base" and not _spent(held, budget):
             after = _accepted(of, carried, exact, table, at, accept, strata)
         held = _metered(held, carried[0], exact[0], after[0], table, at)
@@ -391,7 +391,7 @@ def _stepper(of: Any, inputs: dict[Value, Any], ties: str) -> Callable[..., tupl
 
     forward = ahead.forward_of(of)
 
-    def step(carried: tuple[Any, ...], answer: tuple[Any, ...], packed: bool) -> tuple[Any, ...]:
+    def step(carried: tuple[Any, ...], answer: tuple[Any, ...], packed: bool, stale: bool = False) -> tuple[Any, ...]:
         known = inputs | dict(zip(of.carried, carried, strict=True))
         logits = [part for part in answer if isinstance(part, np.ndarray)]
         if packed and ties == "high":
@@ -399,8 +399,9 @@ def _stepper(of: Any, inputs: dict[Value, Any], ties: str) -> Callable[..., tupl
             logits = [one + 1e-9 * np.arange(1, length + 1)[:, None] * np.arange(1, vocab + 1) for one in logits]
         if forward.op.name == "forward_cached":
             # The cache is the true state's own: what a hypothetical state would have kept is no part of its logits.
+            # A stale look is not a refresh: the cache stays that of the block before.
             arguments = _arguments(of, known)
-            outs: tuple[Any, ...] = (logits[0], _next_cache(*arguments))
+            outs: tuple[Any, ...] = (logits[0], arguments[1] if stale else _next_cache(*arguments))
         else:
             outs = tuple(logits)
         known.update(zip(forward.results, outs, strict=True))

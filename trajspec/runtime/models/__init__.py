@@ -20,7 +20,6 @@ from trajspec.runtime.models.loading import Checkpoint, find_checkpoint
 __all__ = ["FAMILIES", "KNOWN", "Codec", "Model", "Written", "load_model"]
 
 
-
 def load_tiny(dtype: torch.dtype, place: torch.device) -> Model:
     """The text model that comes with the package; `data/tiny/README.md` is its card."""
     folder = Path(__file__).parents[2] / "data" / "tiny"

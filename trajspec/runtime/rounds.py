@@ -1,0 +1,149 @@
+"""The loop of a speculated plan: rounds of one packed call, every base step of them reported as if it ran alone."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..ir.ahead import Held
+from ..ir.canvas import Canvas
+from ..ir.interpret import bind_inputs, endless, idle_limit, stalled, step_limit
+from ..ir.nodes import Value
+from ..ir.plan import Plan
+from .ahead import Move, Speculator
+from .batch import map_leaves, pick, put, stack, stack_inputs, unstack
+from .loop import Cost, Halt, Outputs, RowRun, StepEvent, Storing, changes
+from .step import start
+
+
+class _Rows:
+    """What the loop keeps of every row on the host."""
+
+    def __init__(self, count: int) -> None:
+        self.costs = [Cost() for _ in range(count)]
+        self.paths: list[list[list[tuple[int, int]]]] = [[] for _ in range(count)]
+        self.idle = [0] * count
+        self.steps = [0] * count
+        self.final: dict[int, tuple[Canvas, dict[str, Any]]] = {}
+        self.halted: set[int] = set()
+
+
+def drive_rounds(
+    plan: Plan,
+    model: Any,
+    rows: Sequence[Canvas],
+    *,
+    inputs: Sequence[Mapping[str, Any]] | None = None,
+    pad_id: int = 0,
+    device: torch.device | str = "cpu",
+    halt: Halt | None = None,
+    keep_path: bool = True,
+) -> Generator[StepEvent, None, Outputs]:
+    """`loop.drive` for a speculated plan: the same events, rows and paths as its base gives, from fewer calls."""
+    batch = stack(rows, pad_id=pad_id, device=device)
+    bound = bind_inputs(plan, batch, stack_inputs(plan, rows, inputs, device))
+    carried = start(plan, bound)
+    all_real = bool((batch.position >= 0).all())
+    spec = Speculator(plan, model, batch)
+    base = spec.base
+    storing = Storing(base, model, spec.kept)
+    told = _Rows(len(rows))
+    total = Cost()
+    patience, most = idle_limit(base, batch.tokens.shape[-1]), step_limit(batch.tokens.shape[-1])
+    live = [row for row, done in enumerate(batch.done[:, 0].tolist()) if not done]
+    while live:
+        base_known = {value: bound[mine] for value, mine in zip(base.inputs, plan.inputs, strict=True)}
+        for kind, group, positions in storing.finished(live, base_known, carried[: len(base.starts)]):
+            total.add(kind, len(group), positions)
+            for row in group:
+                told.costs[row].add(kind, 1, positions // len(group))
+        index = None if len(live) == len(rows) else torch.tensor(live, device=batch.tokens.device)
+        mine, inside = _of(bound, carried, index)
+        # Not around the caller's code: what the loop yields to must not run in this mode.
+        with torch.inference_mode():
+            made = spec.round(inside, mine, live, index, all_real)
+        _count(told, total, live, made.rows, made.positions, made.drafted, made.due)
+        ended: set[int] = set()
+        for move in made.moves:
+            yield from _report(plan, move, live, told, ended, halt, keep_path, patience, most)
+        done = made.carried[0].done[:, 0].tolist()
+        ended |= {row for row, over in zip(live, done, strict=True) if over}
+        carried = made.carried if index is None else put(carried, index, made.carried)
+        live = [row for row in live if row not in ended]
+    runs = []
+    for row in range(len(rows)):
+        canvas, meters = told.final.get(row) or (unstack(carried[0], row), _meters(carried[-1], row))
+        runs.append(RowRun(canvas, told.costs[row], told.paths[row], row in told.halted, meters))
+    return runs, total
+
+
+def _of(
+    bound: Mapping[Value, Any], carried: tuple[Any, ...], index: Tensor | None
+) -> tuple[tuple[Any, ...], dict[Value, Any]]:
+    if index is None:
+        return carried, dict(bound)
+    return pick(carried, index), {value: pick((data,), index)[0] for value, data in bound.items()}
+
+
+def _count(
+    told: _Rows, total: Cost, live: Sequence[int], rows: Tensor, positions: Tensor, drafted: Tensor, due: Tensor
+) -> None:
+    """A packed call is one call, with all its rows and positions; its kind is that of the row, had it run alone."""
+    read = torch.stack([rows, positions, drafted, due.long()]).tolist()
+    names = []
+    for row, count, size, states, is_due in zip(live, *read, strict=True):
+        names.append("verify" if states else "refresh" if is_due else "step")
+        told.costs[row].add(names[-1], count, size)
+    total.add("verify" if "verify" in names else names[0], sum(read[0]), sum(read[1]))
+
+
+def _report(
+    plan: Plan, move: Move, live: Sequence[int], told: _Rows, ended: set[int], halt: Halt | None, keep_path: bool,
+    patience: int, most: int,
+) -> Generator[StepEvent, None, None]:  # fmt: skip
+    """One base step of the rows that made it."""
+    before, after = move.before[0], move.after[0]
+    changed = ((before.tokens != after.tokens) | (before.masked != after.masked)).any(-1)
+    went, moved, done = torch.stack([move.went, changed, after.done[:, 0]]).tolist()
+    numbers = [number for number, row in enumerate(live) if went[number] and row not in ended]
+    if not numbers:
+        return
+    index = torch.tensor(numbers, device=changed.device)
+    old, new = pick((before, after), index)
+    for place, number in enumerate(numbers):
+        row = live[number]
+        told.steps[row] += 1
+        told.idle[row] = 0 if moved[number] else told.idle[row] + 1
+        if told.idle[row] >= patience and not done[number]:
+            raise stalled(plan.name, told.steps[row] - 1, int(after.masked[number].sum()))
+        if told.steps[row] > most:
+            raise endless(plan.name, told.steps[row])
+        if keep_path:
+            told.paths[row].append(changes(old, new, place))
+    values = move.values if len(numbers) == len(live) else _values(move.values, index)
+    yield StepEvent(told.steps[live[numbers[0]]] - 1, tuple(live[number] for number in numbers), old, new, values)
+    for place, number in enumerate(numbers):
+        row = live[number]
+        if halt is not None and row not in ended and halt(row, unstack(new, place)):
+            told.halted.add(row)
+            ended.add(row)
+            # The round went on; what this row committed after its end is not kept.
+            told.final[row] = (unstack(new, place), _meters(move.held, number))
+
+
+def _values(values: Mapping[Value, Any], index: Tensor) -> dict[Value, Any]:
+    def one(leaf: Any) -> Any:
+        return leaf.index_select(0, index) if isinstance(leaf, Tensor) and leaf.dim() else leaf
+
+    return {
+        value: map_leaves(one, data) if isinstance(data, (Tensor, tuple)) else data for value, data in values.items()
+    }
+
+
+def _meters(held: Held, row: int) -> dict[str, Any]:
+    """What was drafted and accepted, and how far the run left its base."""
+    names = ("drafted", "accepted", "off_base", "stale", "first", "sum_tv")
+    return {name: getattr(held, name)[row, 0].item() for name in names}
