@@ -69,11 +69,11 @@ def logits_of(row: Row) -> NDArray[np.float64]:
 
 
 def rows_met(model: TapeModel | HashModel) -> dict[Key, Row]:
-    """The rows a built model was asked for and that are not uniform, without the mask's column."""
+    """The rows a built model was asked for and that are not all 0, without the mask's column."""
     out: dict[Key, Row] = {}
     for key, logits in (model.memo if isinstance(model, TapeModel) else model._memo).items():
         row = logits[:-1]
-        if (row == row[0]).all():
+        if not row.any():
             continue
         weights = np.exp(row)
         whole = isinstance(model, TapeModel) and np.allclose(weights, np.round(weights), rtol=1e-9)
@@ -112,16 +112,20 @@ class Case:
     others: Drafts | int | None = None
 
     def smaller(self, difference: Any) -> Iterator[Case]:
-        """Simpler cases: a table for a model, fewer rows, smaller weights, fewer drafts, seed 0.
+        """Simpler cases: a table for a model, a position less, fewer rows, smaller weights, fewer drafts, seed 0.
 
         `difference.rows`: what the model was asked (`rows_met`), `difference.path`: the base's states.
         """
         if not isinstance(self.model, Table):
             rows = dict(difference.rows)
-            plain = {key: ranks(row) for key, row in rows.items()}
-            for table in (plain, rows):
+            uneven = {key: row for key, row in rows.items() if len(set(row)) > 1}
+            # Uniform rows of other numbers than 0 differ from the rest of the table by rounding only.
+            for table in ({key: ranks(row) for key, row in uneven.items()}, uneven, rows):
                 yield replace(self, model=Table(tuple(table.items())))
             return
+        for place in reversed(range(len(self.canvas))):
+            if len(self.canvas) > 1:
+                yield self._without(place)
         yield from (replace(self, drafts=fewer) for fewer in fewer_drafts(self.drafts, difference.path))
         yield from (replace(self, others=fewer) for fewer in fewer_drafts(self.others, difference.path))
         for place, (key, row) in enumerate(self.model.rows):
@@ -131,6 +135,26 @@ class Case:
                 yield replace(self, model=Table((*before, (key, simpler), *after)))
         if self.seed:
             yield replace(self, seed=0)
+
+    def _without(self, place: int) -> Case:
+        """The case without this position, as far as its rows are about whole canvases."""
+
+        def cut(state: State) -> State:
+            return state[:place] + state[place + 1 :]
+
+        out: dict[Key, Row] = {}
+        for (pairs, at), row in self.model.rows if isinstance(self.model, Table) else ():
+            if [spot for spot, _ in pairs] == list(range(len(self.canvas))) and at != place:
+                kept = enumerate(cut(tuple(token for _, token in pairs)))
+                out.setdefault((tuple(kept), at - (at > place)), row)
+        drafts, others = (
+            Drafts(tuple(tuple(map(cut, chain)) for chain in side.chains), side.follow)
+            if isinstance(side, Drafts)
+            else side
+            for side in (self.drafts, self.others)
+        )
+        table = Table(tuple(out.items()))
+        return replace(self, canvas=cut(self.canvas), model=table, drafts=drafts, others=others)
 
     def lines(self) -> list[str]:
         """The model, the canvas and the drafts, as text."""
