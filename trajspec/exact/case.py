@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,74 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ir.errors import TrajspecError
-from .program import State, uncode
+from .models import (
+    Hash,
+    Model,
+    Row,
+    Table,
+    Tape,
+    letters,
+    moved,
+    ranks,
+    read_key,
+    shown,
+    simpler_rows,
+    table_text,
+    unletters,
+)
+from .program import State
 from .search import Draw
-from .tabular import HashModel, TapeModel
 
-#: What an entry of a model is asked: the (position, token) pairs it sees, sorted, and its own position.
-Key = tuple[tuple[tuple[int, int], ...], int]
-#: The answer: int weights of the ordinary tokens, or float logits.
-Row = tuple[int, ...] | tuple[float, ...]
-#: Any position a context is written into (`program.Denoise`) lies below.
-FAR = 2**62
-
-
-@dataclass(frozen=True)
-class Tape:
-    """A model whose weights are read off a tape, in the order of the first queries (`tabular.TapeModel`)."""
-
-    weights: tuple[int, ...] = ()
-
-    def build(self, vocab: int) -> TapeModel:
-        return TapeModel(self.weights, vocab + 1, FAR)
-
-
-@dataclass(frozen=True)
-class Hash:
-    """A model with one of `levels` logits everywhere, by a hash of what is seen (`tabular.HashModel`)."""
-
-    seed: int
-    levels: int
-
-    def build(self, vocab: int) -> HashModel:
-        return HashModel(self.seed, vocab + 1, self.levels)
-
-
-@dataclass(frozen=True)
-class Table:
-    """A model written down: the rows that are not uniform."""
-
-    rows: tuple[tuple[Key, Row], ...] = ()
-
-    def build(self, vocab: int) -> TapeModel:
-        model = TapeModel((), vocab + 1, FAR)
-        for key, row in self.rows:
-            model.memo[key] = np.append(logits_of(row), -np.inf)
-        return model
-
-
-Model = Tape | Hash | Table
-
-
-def logits_of(row: Row) -> NDArray[np.float64]:
-    """Int weights as their logs, floats as they are."""
-    if not any(isinstance(number, int) for number in row):
-        return np.array(row, np.float64)
-    with np.errstate(divide="ignore"):
-        return np.log(np.array(row, np.float64))
-
-
-def rows_met(model: TapeModel | HashModel) -> dict[Key, Row]:
-    """The rows a built model was asked for and that are not all 0, without the mask's column."""
-    out: dict[Key, Row] = {}
-    for key, logits in (model.memo if isinstance(model, TapeModel) else model._memo).items():
-        row = logits[:-1]
-        if not row.any():
-            continue
-        weights = np.exp(row)
-        whole = isinstance(model, TapeModel) and np.allclose(weights, np.round(weights), rtol=1e-9)
-        out[key] = tuple(int(w) for w in np.round(weights)) if whole else tuple(row.tolist())
-    return out
+UNIFORM = Table()
 
 
 @dataclass(frozen=True)
@@ -106,7 +58,7 @@ class Case:
 
     canvas: State
     vocab: int
-    model: Model = Table()
+    model: Model = UNIFORM
     seed: int = 0
     drafts: Drafts | int | None = None
     others: Drafts | int | None = None
@@ -123,9 +75,7 @@ class Case:
             for table in ({key: ranks(row) for key, row in uneven.items()}, uneven, rows):
                 yield replace(self, model=Table(tuple(table.items())))
             return
-        for place in reversed(range(len(self.canvas))):
-            if len(self.canvas) > 1:
-                yield self._without(place)
+        yield from self._moves(difference.path)
         yield from (replace(self, drafts=fewer) for fewer in fewer_drafts(self.drafts, difference.path))
         yield from (replace(self, others=fewer) for fewer in fewer_drafts(self.others, difference.path))
         for place, (key, row) in enumerate(self.model.rows):
@@ -136,25 +86,45 @@ class Case:
         if self.seed:
             yield replace(self, seed=0)
 
-    def _without(self, place: int) -> Case:
-        """The case without this position, as far as its rows are about whole canvases."""
+    def _moves(self, path: Sequence[State]) -> Iterator[Case]:
+        """A position or a token less; the base's order made left to right; what it writes made a.
 
-        def cut(state: State) -> State:
-            return state[:place] + state[place + 1 :]
+        Ties do not move along, so any of these may turn out to be another case altogether.
+        """
+        length, last = len(self.canvas), path[-1]
+        for gone in reversed(range(length if length > 1 else 0)):
+            yield self._moved(partial(_without, gone), partial(_left_of, gone))
+        if self.vocab > 2 and not any(self.vocab - 1 in state for state in (*path, *self._drafted())):
+            yield self._moved(tokens=self.vocab - 1)
+        written = [sum(state[place] < 0 for state in path) for place in range(length)]
+        order = sorted(range(length), key=lambda place: (written[place], place))
+        if order != list(range(length)):
+            yield self._moved(lambda state: tuple(state[old] for old in order), order.index)
+        for place, token in enumerate(last):
+            if token > 0 and self.canvas[place] < 0:
+                yield self._moved(partial(_swapped, place, token), row=partial(_swapped_row, place, token))
 
-        out: dict[Key, Row] = {}
-        for (pairs, at), row in self.model.rows if isinstance(self.model, Table) else ():
-            if [spot for spot, _ in pairs] == list(range(len(self.canvas))) and at != place:
-                kept = enumerate(cut(tuple(token for _, token in pairs)))
-                out.setdefault((tuple(kept), at - (at > place)), row)
-        drafts, others = (
-            Drafts(tuple(tuple(map(cut, chain)) for chain in side.chains), side.follow)
+    def _drafted(self) -> list[State]:
+        sides = (side for side in (self.drafts, self.others) if isinstance(side, Drafts))
+        return [state for side in sides for chain in side.chains for state in chain]
+
+    def _moved(
+        self,
+        state: Callable[[State], State] = lambda state: state,
+        place: Callable[[int], int | None] = lambda place: place,
+        row: Callable[[int, Row], Row] = lambda _, row: row,
+        tokens: int | None = None,
+    ) -> Case:
+        assert isinstance(self.model, Table)
+        tokens = tokens or self.vocab
+        table = moved(self.model, self.vocab, len(self.canvas), tokens, state, place, row)
+        sides = [
+            Drafts(tuple(tuple(map(state, chain)) for chain in side.chains), side.follow)
             if isinstance(side, Drafts)
             else side
             for side in (self.drafts, self.others)
-        )
-        table = Table(tuple(out.items()))
-        return replace(self, canvas=cut(self.canvas), model=table, drafts=drafts, others=others)
+        ]
+        return Case(state(self.canvas), tokens, table, self.seed, *sides)
 
     def lines(self) -> list[str]:
         """The model, the canvas and the drafts, as text."""
@@ -204,6 +174,27 @@ def read_case(data: Mapping[str, Any]) -> Case:
         )
 
 
+def _without(gone: int, state: State) -> State:
+    return state[:gone] + state[gone + 1 :]
+
+
+def _left_of(gone: int, place: int) -> int | None:
+    return None if place == gone else place - (place > gone)
+
+
+def _swapped(place: int, token: int, state: State) -> State:
+    other = {0: token, token: 0}.get(state[place], state[place])
+    return (*state[:place], other, *state[place + 1 :])
+
+
+def _swapped_row(place: int, token: int, at: int, row: Row) -> Row:
+    if at != place:
+        return row
+    other: Any = list(row)
+    other[0], other[token] = row[token], row[0]
+    return tuple(other)
+
+
 def _drafts_dict(drafts: Drafts | int | None) -> Any:
     if isinstance(drafts, Drafts):
         return {"chains": [[letters(state) for state in chain] for chain in drafts.chains], "follow": drafts.follow}
@@ -215,22 +206,6 @@ def _read_drafts(data: Any) -> Drafts | int | None:
         chains = tuple(tuple(unletters(state) for state in chain) for chain in data["chains"])
         return Drafts(chains, bool(data["follow"]))
     return data
-
-
-def ranks(row: Row) -> tuple[int, ...]:
-    """Small int weights in the same order, equal where the row's numbers are."""
-    levels = sorted(set(row))
-    return tuple(levels.index(number) + 1 for number in row)
-
-
-def simpler_rows(row: Row) -> Iterator[Row]:
-    """Rows with smaller whole weights: 0 or 1 in a place, or one less."""
-    if any(isinstance(number, int) for number in row):
-        for place, number in enumerate(row):
-            for less in sorted({int(number != 0), int(number) - 1}):
-                other = (*row[:place], less, *row[place + 1 :])
-                if 0 < less < number and len(set(other)) > 1:
-                    yield other
 
 
 def fewer_drafts(drafts: Drafts | int | None, path: Sequence[State]) -> Iterator[Drafts]:
@@ -245,56 +220,6 @@ def fewer_drafts(drafts: Drafts | int | None, path: Sequence[State]) -> Iterator
         yield replace(drafts, chains=(*rest[0], *rest[1]))
         for at in range(len(chain)):
             yield replace(drafts, chains=(*rest[0], (*chain[:at], *chain[at + 1 :]), *rest[1]))
-
-
-def letters(state: Iterable[int]) -> str:
-    """A state as text: `_` where masked, a for token 0, b for 1, and so on."""
-    return "".join("_" if token < 0 else chr(97 + token) for token in state)
-
-
-def unletters(text: str) -> State:
-    """The state that `letters` wrote."""
-    return tuple(-1 if letter == "_" else ord(letter) - 97 for letter in text)
-
-
-def shown(row: Row) -> str:
-    """A row of a table as text."""
-    return "(" + ",".join(f"{number:.4g}" for number in row) + ")"
-
-
-def table_text(table: Table, length: int, vocab: int) -> dict[str, Row]:
-    """The rows of a table by the text of their keys (`key_text`)."""
-    return {key_text(key, length, vocab): row for key, row in table.rows}
-
-
-def key_text(key: Key, length: int, vocab: int) -> str:
-    """`a_@1`: position 1 of the canvas a_; `a_|__@1`: the same in the context __; `{0a 0b 1_}@1`: any other entries."""
-    pairs, position = key
-    state = [-1 if token == vocab else token for _, token in pairs]
-    number, first = divmod(pairs[0][0], length) if pairs else (0, 0)
-    if first == 0 and [place for place, _ in pairs] == list(range(number * length, number * length + length)):
-        where = ""
-        if number:
-            context = letters(uncode(number, vocab))
-            where = "|" + ",".join(context[at : at + length] for at in range(0, len(context), length))
-        return f"{letters(state)}{where}@{position % length}"
-    seen = " ".join(f"{place}{letters([token])}" for (place, _), token in zip(pairs, state, strict=True))
-    return f"{{{seen}}}@{position}"
-
-
-def read_key(text: str, length: int, vocab: int) -> Key:
-    """The key that `key_text` wrote."""
-    from .program import code
-
-    seen, _, at = text.rpartition("@")
-    if seen.startswith("{"):
-        pairs = [(int(item[:-1]), unletters(item[-1])[0]) for item in seen.strip("{}").split()]
-        shift = 0
-    else:
-        canvas, _, context = seen.partition("|")
-        shift = length * code(unletters(context.replace(",", "")), vocab) if context else 0
-        pairs = [(place + shift, token) for place, token in enumerate(unletters(canvas))]
-    return tuple((place, vocab if token < 0 else token) for place, token in pairs), int(at) + shift
 
 
 def draw_case(

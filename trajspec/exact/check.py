@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..ir.errors import TrajspecError
-from .case import Case, Drafts, Key, Row, Table, Tape, draw_case, letters, read_case, rows_met
+from .case import Case, Drafts, draw_case, read_case
+from .models import Key, Row, Table, Tape, letters, rows_met
 from .program import Denoise, Program, State, accepted, run_program
 from .search import Counterexample, Draw, Log, Skip, Verdict, judge
 
@@ -105,7 +106,7 @@ def check_program(
     so is a case whose first difference hangs on scores that only rounding tells apart: for a program that computes its
     scores in another way than the base.
     """
-    compare = _against(program, base, paths, drafters, near_ties)
+    compare = compare_paths(program, base, paths, drafters, near_ties)
     draw = _drawing(program, drafters, 1, lengths=lengths, vocab=vocab, prompts=prompts)
     return judge(draw, compare, examples=examples, seed=seed, remark=near_tie)
 
@@ -157,7 +158,7 @@ def replay(
         case = read_case(json.loads(text))
     except json.JSONDecodeError as error:
         raise TrajspecError(f"the replay text is no JSON ({error}); copy the whole line") from error
-    difference = _against(program, base, paths, drafters)(case, Log())
+    difference = compare_paths(program, base, paths, drafters)(case, Log())
     return None if difference is None else Counterexample(case, difference, near_tie(case, difference))
 
 
@@ -182,9 +183,15 @@ def _drafter(drafts: Any, drafters: Sequence[Any] | None, path: Sequence[State] 
     return drafters[drafts] if drafters is not None and drafts is not None else None
 
 
-def _against(
-    program: Program, base: Program, paths: Compare, drafters: Sequence[Any] | None, near_ties: bool = True
+def compare_paths(
+    program: Program,
+    base: Program,
+    paths: Compare = whole_path,
+    drafters: Sequence[Any] | None = None,
+    near_ties: bool = True,
 ) -> Callable[[Case, Log], PathDifference | None]:
+    """The comparison of `check_program` on one case; raises `search.Skip` where the base raises TrajspecError."""
+
     def compare(case: Case, log: Log) -> PathDifference | None:
         model = case.model.build(case.vocab)
         try:

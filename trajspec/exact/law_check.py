@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import Any
 
 from ..ir.errors import TrajspecError
-from .case import letters, unletters
 from .laws import Law, Rows, Sampler, Spot, Weights, World, law, tv
+from .models import letters, unletters
 from .program import State
 from .search import Counterexample, Draw, Log, Verdict, judge
 
