@@ -95,6 +95,11 @@ def ends_full(base: Plan) -> bool:
     return closing.op.name == "advance" and closing.args[2] is None
 
 
+def ends_at_stop(base: Plan) -> bool:
+    """Whether a row of `base` has ended at a stop token with nothing masked before it."""
+    return base.step[0].node.op.name == "advance"
+
+
 def split(base: Plan, values: Sequence[Any]) -> dict[Value, Any]:
     """The operands of verify and walk as values of the base plan: what it carries, then its task inputs."""
     names = [*base.carried, *base.inputs[1:]]

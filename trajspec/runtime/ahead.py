@@ -18,6 +18,7 @@ from ..ir.plan import Plan
 from ..ir.query import Query, nonfinite
 from .batch import map_leaves, pick
 from .meanings import MEANINGS
+from .meanings.canvas import stopped
 from .packed import Before, Part
 from .query import ask, check_logits, finish
 from .step import Recorder, evaluate, like
@@ -162,11 +163,13 @@ class Speculator:
         tokens = torch.cat([x.tokens[:, None], torch.where(draft.masked, x.mask_id[..., None], draft.tokens)], 1)
         masked = torch.cat([x.masked[:, None], draft.masked], 1)
         exists = torch.cat([torch.ones_like(x.done), draft.exists], 1)
-        if ahead.ends_full(self.base):
-            exists = exists & masked.any(-1)
         width = exists.shape[1]
         everyone = torch.arange(count, device=exists.device).repeat_interleave(width)
         nodes = self._states(known, everyone, tokens.flatten(0, 1), masked.flatten(0, 1))
+        if ahead.ends_full(self.base):
+            exists = exists & masked.any(-1)
+        if ahead.ends_at_stop(self.base):
+            exists = exists & ~stopped(nodes[self.base.carried[0]]).unflatten(0, (count, width))[..., 0]
         stale = torch.zeros_like(exists)
         opening = torch.zeros_like(exists)
         if self.kept is not None:

@@ -21,6 +21,7 @@ from ..nodes import Node, Value
 from ..op import op
 from ..query import Query
 from .read import block_numbers
+from .write import stopped
 
 LOOKAHEAD = ("none", "exact", "cheap")
 ACCEPT = ("base", "relaxed", "subset", "tokens", "positions", "consistent")
@@ -70,7 +71,7 @@ def verify(model: Any, *state: Any, draft: Draft, held: Held, of: Any, lookahead
     root = tuple(known[value] for value in of.carried)
     table = Table(1 + draft.exists.shape[-1], [view_key(of, known)], [root], stale=[False])
     asked = [_arguments(of, known)]
-    states = [node for node in _states(x, draft) if node.masked.any() or not ahead.ends_full(of)]
+    states = [node for node in _states(x, draft) if not _over(of, node)]
     entry = _entry(of, known, states) if lookahead == "exact" else None
     for node in states:
         made = _hypothetical(of, known, root, node, lookahead, entry)
@@ -119,6 +120,12 @@ def _states(x: Canvas, draft: Draft) -> list[Canvas]:
             )
         states.append(x._replace(tokens=np.where(masked, x.mask_id, tokens), masked=masked))
     return states
+
+
+def _over(of: Any, node: Canvas) -> bool:
+    """Whether the base's row has ended in this state, so that nothing is asked about it."""
+    full = ahead.ends_full(of) and not node.masked.any()
+    return full or (ahead.ends_at_stop(of) and bool(stopped(node)[0]))
 
 
 def _arguments(of: Any, known: dict[Value, Any]) -> tuple[Any, ...]:
