@@ -12,11 +12,15 @@ from hypothesis import strategies as st
 
 from trajspec.ir import Plan, TrajspecError, parse
 from trajspec.ir.parse import MAX_CHARS, MAX_DEPTH
+from trajspec.passes import speculate
 from trajspec.policies import POLICIES
 
 GOOD = [str(POLICIES[name].plan()) for name in ("fastdllm_threshold", "klass", "wino", "dream_entropy", "llada_random")]
 GOOD.append(str(POLICIES["llada_low_confidence"](cfg_scale=2.0, logits_eos_inf=True, eos_id=1).plan()))
 SHORT = GOOD[0]
+SPECULATED = str(speculate(POLICIES["fastdllm_threshold"], "chain"))
+GOOD += [SPECULATED, str(speculate(POLICIES["klass"], "chain", carried=False, accept="relaxed", strata=(0.9, 0.7)))]
+GOOD.append(str(speculate(POLICIES["fastdllm_threshold"], "chain", view="dual")))
 FRAGMENTS = [
     "\0", "\ud800", "\x0c", "\u2028", "\r", "\t", "\\", "'", '"', '"""', "#", ";", ":", ",", "=", "==", ":=", "->",
     "**", "*", "(", ")", "[", "]", "{", "}", "-", "~", "+", "not ", "and ", "lambda: x", "[x for x in y]", "{x: y}",
@@ -139,6 +143,16 @@ LONG = {
     "nulls": "\0" * 60000,
     "surrogates": "\ud800" * 60000,
     "empty": "",
+    "long plan name": SPECULATED.replace("fastdllm", "f" * 9000),
+    "long plan name nobody uses": SHORT.replace("fastdllm", "f" * 30000),
+    "many plans": "".join(SHORT.replace("fastdllm", f"f{n}") for n in range(110)),
+    "a plan many times": SHORT * 110,
+    "plans of plans": "".join(
+        SPECULATED[SPECULATED.index("def fastdllm_threshold_chain") :]
+        .replace("def fastdllm_threshold_chain", f"def f{n}")
+        .replace("of=fastdllm_threshold", f"of=f{n - 1}")
+        for n in range(100)
+    ),
 }
 
 
@@ -288,6 +302,90 @@ def test_messages(old, new, message):
     assert shown.startswith(message) if message.endswith(": ") else shown == message
     if message.endswith("Known ops: "):
         assert "window" in shown and "did you mean window?" in shown
+
+
+SECOND = SPECULATED.index("def fastdllm_threshold_chain")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            SPECULATED.replace("held=held, of=fastdllm_threshold)", "held=held, of=fastdllm_treshold)", 1),
+            "p.txt:20: verify: unknown plan 'fastdllm_treshold'\n"
+            "        table = verify(x, draft=draft, held=held, of=fastdllm_treshold)\n"
+            "                                                     ^^^^^^^^^^^^^^^^^\n"
+            "Defined above: fastdllm_threshold (did you mean fastdllm_threshold?)",
+        ),
+        (
+            SPECULATED.replace("held=held, of=fastdllm_threshold)", "held=held, of='fastdllm_threshold')", 1),
+            "p.txt:20: verify: setting 'of' must be the name of a plan defined above, got string or other literal\n"
+            "        table = verify(x, draft=draft, held=held, of='fastdllm_threshold')\n"
+            "                                                     ^^^^^^^^^^^^^^^^^^^^\n"
+            "Defined above: fastdllm_threshold",
+        ),
+        (
+            SPECULATED[SECOND:],
+            "p.txt:7: verify: unknown plan 'fastdllm_threshold'\n"
+            "        table = verify(x, draft=draft, held=held, of=fastdllm_threshold)\n"
+            "                                                     ^^^^^^^^^^^^^^^^^^\n"
+            "None is defined above: write its def before this one.",
+        ),
+        (
+            SPECULATED[SECOND:].replace("of=fastdllm_threshold", "of=fastdllm_threshold_chain"),
+            "p.txt:7: verify: unknown plan 'fastdllm_threshold_chain'\n",  # a plan cannot be its own base
+        ),
+        (
+            SPECULATED[SECOND:] + SPECULATED[:SECOND],
+            "p.txt:7: verify: unknown plan 'fastdllm_threshold'\n",  # above, not below
+        ),
+        (
+            SPECULATED.replace("held=held, of=fastdllm_threshold)", "held=held)", 1),
+            "p.txt:20: verify: setting 'of=' is missing\n",
+        ),
+        (
+            SHORT + SPECULATED,
+            "p.txt:12: plan 'fastdllm_threshold' is defined twice\n"
+            "        def fastdllm_threshold(prompt: canvas):\n"
+            "        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+            "Give one another name.",
+        ),
+        (
+            SPECULATED.replace("fastdllm_threshold_chain", "fastdllm_threshold"),
+            "p.txt:14: plan 'fastdllm_threshold' is defined twice\n",
+        ),
+        (
+            SHORT.replace("fastdllm", "other") + SPECULATED,
+            "p.txt:1: plan 'other_threshold' is defined and not used: the text is the plan 'fastdllm_threshold_chain', "
+            "the last one\n"
+            "        def other_threshold(prompt: canvas):\n"
+            "        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+            "Name it (of=other_threshold), or leave it out.",
+        ),
+        (SPECULATED + "x = 1\n", "p.txt:23: a plan is one function: def name(prompt: canvas)\n"),
+        (
+            SPECULATED.replace("conf >= 0.9", "cond >= 0.9"),  # an error in the plan above has its own line
+            "p.txt:9: unknown name 'cond'\n",
+        ),
+        (
+            SPECULATED.replace("draft=draft", "draft=fastdllm_threshold"),  # a plan is no value
+            "p.txt:20: unknown name 'fastdllm_threshold'\n",
+        ),
+        (
+            SPECULATED.replace("walk(x, table", "walk(table, table"),
+            "p.txt:21: walk: ",
+        ),
+        (
+            SPECULATED.replace("walk(x, table", "walk(table"),
+            "p.txt:21: walk: expected the values that fastdllm_threshold carries and its task inputs: canvas",
+        ),
+    ],
+)  # fmt: skip
+def test_messages_about_plans_above(text, message):
+    assert parse(SPECULATED) is not None
+    with pytest.raises(TrajspecError) as caught:
+        parse(text, "folder/p.txt")
+    assert str(caught.value).startswith(message)
 
 
 def test_columns_count_characters_not_bytes():

@@ -3,58 +3,56 @@
 from __future__ import annotations
 
 import ast
-import difflib
-import re
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .apply import bind, build, check_attribute, const
-from .errors import Place, TrajspecError, fail, located
+from .errors import TrajspecError
 from .kinds import CANVAS, KINDS
 from .nodes import Value
 from .op import OPS, Op
 from .plan import Plan, carried_value, input_value, unfinished, verify
+from .source import MAX_CHARS, MAX_DEPTH, Source, listed, what
 
-MAX_CHARS = 64 * 1024
-MAX_DEPTH = 60
-_SHOWN = 80  # names that an error lists
 _BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv", ast.Mod: "mod"}
 _BINARY |= {ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor"}
-_WORDS = {
-    "JoinedStr": "f-string", "NamedExpr": "':='", "Lambda": "lambda", "ListComp": "comprehension",
-    "GeneratorExp": "comprehension", "SetComp": "comprehension", "DictComp": "comprehension", "IfExp": "'if'",
-    "Attribute": "attribute access with '.'", "Subscript": "indexing", "Starred": "'*' before a value",
-    "Constant": "string or other literal", "BoolOp": "'and' or 'or'", "UnaryOp": "'not' or unary '+'",
-    "Compare": "chained or other comparison", "BinOp": "such operator", "AugAssign": "assignment with an operator",
-    "AnnAssign": "annotated assignment", "FunctionDef": "function in a function", "Expr": "bare expression",
-}  # fmt: skip
 _COMPARE = {ast.GtE: "ge", ast.Gt: "gt", ast.LtE: "le", ast.Lt: "lt", ast.Eq: "eq", ast.NotEq: "ne"}
 
 
 def parse(text: str, file: str = "<plan>") -> Plan:
-    """The plan that `text` says. Raises TrajspecError with file, line and a caret for everything else."""
-    return _Reader(text, file).plan()
+    """The plan that `text` says: its last function. Those before it are plans that it names (`of=name`).
+
+    Raises TrajspecError with file, line and a caret for everything else.
+    """
+    source = Source(text, file)
+    functions = source.functions()
+    plans: dict[str, Plan] = {}
+    named: set[str] = set()
+    for function in functions:
+        if function.name in plans:
+            raise source.error(function, f"plan '{function.name[:60]}' is defined twice", "Give one another name.")
+        reader = _Reader(source, plans)
+        plans[function.name] = reader.plan(function)
+        named |= reader.named
+    for function in functions[:-1]:
+        if function.name not in named:
+            last = functions[-1].name[:60]
+            message = (
+                f"plan '{function.name[:60]}' is defined and not used: the text is the plan '{last}', the last one"
+            )
+            raise source.error(function, message, f"Name it (of={function.name[:60]}), or leave it out.")
+    return plans[functions[-1].name]
 
 
 class _Reader:
-    def __init__(self, text: str, file: str) -> None:
-        self.file = file
-        self.text = text if isinstance(text, str) else ""
-        self.lines = re.split(r"\r\n|\r|\n", self.text)
+    """Reads one function; `above` are the plans defined before it, which it may name, and `named` those it does."""
+
+    def __init__(self, source: Source, above: dict[str, Plan]) -> None:
+        self.error, self.place, self.above = source.error, source.place, above
         self.names: dict[Value, str] = {}
+        self.named: set[str] = set()
 
-    def error(self, at: ast.AST | _At | None, message: str, remedy: str = "") -> TrajspecError:
-        return fail(message, remedy, self.place(at))
-
-    def place(self, at: ast.AST | _At | None) -> Place:
-        line = getattr(at, "lineno", 1) or 1
-        source = self.lines[line - 1][:300] if line <= len(self.lines) else ""
-        end = getattr(at, "end_col_offset", None) if getattr(at, "end_lineno", line) == line else None
-        return located(self.file, line, source, getattr(at, "col_offset", 0), end)
-
-    def plan(self) -> Plan:
-        function = self._function()
+    def plan(self, function: ast.FunctionDef) -> Plan:
         env: dict[str, Value] = {}
         inputs = []
         for arg in function.args.args:
@@ -122,33 +120,9 @@ class _Reader:
         except TrajspecError as error:
             raise self.error(function, str(error)) from None
 
-    def _function(self) -> ast.FunctionDef:
-        if not self.text.strip():
-            raise self.error(None, "the text is empty", "A plan reads: def name(prompt: canvas): ...")
-        if len(self.text) > MAX_CHARS:
-            raise self.error(None, f"the text has {len(self.text)} characters, at most {MAX_CHARS} are read")
-        _refuse_deep(self.text, lambda line: self.error(_At(line), f"brackets are nested deeper than {MAX_DEPTH}"))
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                tree = ast.parse(self.text)
-        except SyntaxError as error:
-            at = _At(error.lineno or 1, max((error.offset or 1) - 1, 0))
-            raise self.error(at, f"not Python: {str(error.msg)[:200]}") from None
-        except (RecursionError, MemoryError, ValueError, OverflowError) as error:
-            raise self.error(None, f"not readable: {type(error).__name__}") from None
-        if len(tree.body) != 1 or not isinstance(tree.body[0], ast.FunctionDef):
-            raise self.error(tree.body[0] if tree.body else None, "a plan is one function: def name(prompt: canvas)")
-        function = tree.body[0]
-        a = function.args
-        extra = a.posonlyargs or a.vararg or a.kwonlyargs or a.kwarg or a.defaults or function.decorator_list
-        if extra or function.returns is not None or getattr(function, "type_params", None):
-            raise self.error(function, "a plan's function takes plain arguments with kinds and nothing more")
-        return function
-
     def _targets(self, statement: ast.stmt) -> list[str]:
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-            raise self.error(statement, f"only assignments 'name = value' belong here, got {_what(statement)}")
+            raise self.error(statement, f"only assignments 'name = value' belong here, got {what(statement)}")
         target = statement.targets[0]
         parts = target.elts if isinstance(target, ast.Tuple) else [target]
         for part in parts:
@@ -179,7 +153,7 @@ class _Reader:
             raise self.error(item, f"expressions are nested deeper than {MAX_DEPTH}")
         if isinstance(item, ast.Name):
             if item.id not in env:
-                raise self.error(item, f"unknown name '{item.id[:60]}'", f"Known here: {_known(item.id, env)}")
+                raise self.error(item, f"unknown name '{item.id[:60]}'", f"Known here: {listed(item.id, env)}")
             return env[item.id]
         if isinstance(item, ast.Constant) and type(item.value) in (int, float, bool):
             made = const(item.value)
@@ -208,7 +182,7 @@ class _Reader:
                 raise self.error(item, f"{name} gives {len(values)} values; assign them to names")
             return values[0]
         remedy = "It has calls of ops, names, numbers, the operators + - * / // % & | ^ ~ and single comparisons."
-        raise self.error(item, f"a plan has no {_what(item)}", remedy)
+        raise self.error(item, f"a plan has no {what(item)}", remedy)
 
     def _apply(self, item: ast.AST, op: Op, values: Sequence[Value]) -> Value:
         return build(op, values, {}, self.place(item))[0]
@@ -221,7 +195,7 @@ class _Reader:
         op, name = OPS.get(item.func.id), item.func.id
         if op is None or (op.infix or op.hidden):
             public = {known: None for known, made in OPS.items() if not made.infix and not made.hidden}
-            raise self.error(item.func, f"unknown op '{name[:60]}'", f"Known ops: {_known(name, public)}")
+            raise self.error(item.func, f"unknown op '{name[:60]}'", f"Known ops: {listed(name, public)}")
         args = [self._value(arg, env, depth + 1) for arg in item.args]
         operands = [operand.name for operand in op.operands]
         kwargs: dict[str, Any] = {}
@@ -240,6 +214,8 @@ class _Reader:
         return build(op, values, attrs, self.place(item))
 
     def _attribute(self, op: Op, attribute: Any, item: ast.expr) -> Any:
+        if attribute.types == ("plan",):
+            return self._plan_named(op, attribute, item)
         if isinstance(item, ast.Name) and "name" in attribute.types:
             return item.id
         try:
@@ -250,52 +226,16 @@ class _Reader:
             raise self.error(item, f"{op.name}: setting '{attribute.name}' must be written out") from None
         return check_attribute(op, attribute, value, self.place(item))
 
-
-class _At:
-    """A place for errors that have no syntax tree."""
-
-    def __init__(self, line: int, column: int = 0) -> None:
-        self.lineno, self.col_offset, self.end_col_offset, self.end_lineno = line, column, column + 1, line
-
-
-def _refuse_deep(text: str, error: Callable[[int], TrajspecError]) -> None:
-    # Python's own parser is recursive; counting brackets and unary signs first keeps it out of trouble.
-    depth, line, signs, at = 0, 1, 0, 0
-    while at < len(text):
-        char = text[at]
-        if char in "'\"#":
-            end = _skip(text, at)
-            line += text.count("\n", at, end)
-            at, signs = end, 0
-            continue
-        at += 1
-        line += char == "\n"
-        depth += (char in "([{") - (char in ")]}")
-        signs = signs + 1 if char in "-~+" else signs if char in " \t" else 0
-        if depth > MAX_DEPTH or signs > MAX_DEPTH:
-            raise error(line)
+    def _plan_named(self, op: Op, attribute: Any, item: ast.expr) -> Plan:
+        known = listed(item.id, self.above) if isinstance(item, ast.Name) else ", ".join(self.above)
+        remedy = f"Defined above: {known}" if self.above else "None is defined above: write its def before this one."
+        if not isinstance(item, ast.Name):
+            message = f"{op.name}: setting '{attribute.name}' must be the name of a plan defined above"
+            raise self.error(item, f"{message}, got {what(item)}", remedy)
+        if item.id not in self.above:
+            raise self.error(item, f"{op.name}: unknown plan '{item.id[:60]}'", remedy)
+        self.named.add(item.id)
+        return self.above[item.id]
 
 
-def _skip(text: str, at: int) -> int:
-    """Where the string or comment that begins at `at` is over."""
-    if text[at] == "#":
-        end = text.find("\n", at)
-        return len(text) if end < 0 else end
-    quote = text[at] * 3 if text.startswith(text[at] * 3, at) else text[at]
-    at += len(quote)
-    while at < len(text) and not text.startswith(quote, at):
-        if text[at] == "\n" and len(quote) == 1:
-            return at
-        at += 2 if text[at] == "\\" else 1
-    return min(at + len(quote), len(text))
-
-
-def _what(item: ast.AST) -> str:
-    name = type(item).__name__
-    return _WORDS.get(name, f"'{name.lower()}'")
-
-
-def _known(name: str, names: dict[str, Any]) -> str:
-    close = difflib.get_close_matches(name[:60], [known for known in names if len(known) <= 60], n=1)
-    listed = ", ".join(sorted(known[:60] for known in names)[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
-    return f"{listed} (did you mean {close[0]}?)" if close else listed
+__all__ = ["MAX_CHARS", "MAX_DEPTH", "parse"]

@@ -20,6 +20,9 @@ def _kind(kinds: Any, attrs: dict[str, Any]) -> tuple[Kind]:
     return (KINDS[attrs["kind"]],)
 
 
+MAX_NAME = 200  # characters in a plan's name
+
+
 @op("input(*, name: str, kind: name) -> value: canvas", infer=_kind, hidden=True)
 def _input() -> None:
     """An argument of the plan."""
@@ -89,6 +92,17 @@ class Plan:
         return next((n.attributes["of"] for n in self.nodes() if n.op.name == "walk"), None)
 
     @property
+    def bases(self) -> tuple[Plan, ...]:
+        """The plans that ops of this one name by `of=`, in the order of their use; their text stands above its own."""
+        named = (
+            value
+            for item in walk((*self.starts, self.test, *self.step))
+            for _, value in item.attrs
+            if isinstance(value, Plan)
+        )
+        return tuple(dict.fromkeys(named))
+
+    @property
     def clocked(self) -> bool:
         """Whether a step that changes no token may still lead on: counters, noise or history are read."""
         return len(self.starts) > 1 or any(n.op.clocked for n in self.nodes())
@@ -99,10 +113,10 @@ def verify(plan: Plan) -> Plan:
     from .apply import is_name
 
     def wrong(what: str) -> TrajspecError:
-        return TrajspecError(f"plan {plan.name}: {what}")
+        return TrajspecError(f"plan {plan.name[:MAX_NAME]}: {what}")
 
-    if not is_name(plan.name):
-        raise wrong(f"its name {plan.name!r} is not a name in Python")
+    if not is_name(plan.name) or len(plan.name) > MAX_NAME:
+        raise wrong(f"its name {plan.name[:MAX_NAME]!r} is not a name in Python of at most {MAX_NAME} characters")
     if not plan.inputs or plan.inputs[0].kind is not CANVAS:
         raise wrong("the first input must be a canvas")
     for value in plan.inputs:
@@ -137,6 +151,14 @@ def verify(plan: Plan) -> Plan:
         raise wrong("the model may be called in the step only")
     if len([n for n in walk(plan.step) if n.op.calls_model and n.op.name != "verify"]) > 1:
         raise wrong("a step may call the model once: give all queries to one forward")
+    names = [plan.name]
+    for base in plan.bases:
+        if base.bases:
+            raise wrong(f"its base {base.name[:MAX_NAME]} has a base itself; expected a plan that asks the model alone")
+        verify(base)
+        names.append(base.name)
+    if len(set(names)) != len(names):
+        raise wrong(f"it and the plans that it names need different names, got {', '.join(names)}")
     return plan
 
 

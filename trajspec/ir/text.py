@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .apply import is_name
 from .nodes import Node, Value, exact_key, walk
 from .op import OPS, pairs
@@ -12,11 +14,12 @@ _INLINE = 60  # characters; keeps what is read back well within the depth that `
 _LEVEL = {"==": 0, "!=": 0, "<": 0, "<=": 0, ">": 0, ">=": 0, "|": 1, "^": 2, "&": 3, "+": 5, "-": 5, "*": 6, "/": 6}
 _LEVEL |= {"//": 6, "%": 6}
 _UNARY, _ATOM = 7, 9
+_NAMED = ("logits", "canvas", "probs", "query", "draft", "table")  # kinds of values that read best with a name
 
 
 def to_text(plan: Plan) -> str:
-    """The text of `plan`; the names are the policy's own where tracing saw them."""
-    return _Printer(plan).text()
+    """The text of `plan`, after that of the plans it names; names are the policy's own where tracing saw them."""
+    return "\n\n".join(_Printer(part).text() for part in (*plan.bases, plan))
 
 
 class _Printer:
@@ -53,14 +56,18 @@ class _Printer:
         self.names.update(zip(plan.carried, carried, strict=True))
         lines.append(f"    while {self._expr(plan.test)[0]}:")
         body: list[str] = []
+        last = _gives_all(plan.step)
         for item in walk(plan.step):
             if item.op.name in ("input", "const", "carried") or item.results[0] in self.names:
                 continue
-            if self._stays_inline(item):
-                continue
-            body += self._statement(item, "        ")
+            if item is last:
+                body += self._statement(item, "        ", carried)
+            elif not self._stays_inline(item):
+                body += self._statement(item, "        ")
         # What stays as it is is written as well (n = n): being assigned in the loop is what makes it carried.
-        body.append(f"        {', '.join(carried)} = {', '.join(self._expr(value)[0] for value in plan.step)}")
+        after = [self._expr(value)[0] for value in plan.step]
+        if after != carried or not body:
+            body.append(f"        {', '.join(carried)} = {', '.join(after)}")
         lines += body
         lines.append(f"    return {carried[0]}")
         return "\n".join(lines) + "\n"
@@ -83,19 +90,18 @@ class _Printer:
         value = item.results[0]
         if value in self.plan.step and self.uses[value] == 1:
             return True
-        if value in self.wished or (value.kind.name in ("logits", "canvas", "probs", "query") and not item.op.infix):
+        if value in self.wished or (value.kind.name in _NAMED and not item.op.infix):
             return False
         return self.uses.get(value, 0) == 1 and len(self._expr(value)[0]) <= _INLINE
 
-    def _statement(self, item: Node, indent: str) -> list[str]:
+    def _statement(self, item: Node, indent: str, carried: Sequence[str] = ()) -> list[str]:
+        """`item` as an assignment; its first results get the names `carried`."""
         call = self._call(item)[0]
-        names = []
-        for index, result in enumerate(item.results):
-            declared = item.op.results[min(index, len(item.op.results) - 1)][0]
+        names = list(carried)
+        for result, declared in list(zip(item.results, _declared(item), strict=True))[len(names) :]:
             # A name that nobody chose comes from the op's declaration.
             names.append(self._fresh(self.wished.get(result, declared)))
-        for result, name in zip(item.results, names, strict=True):
-            self.names[result] = name
+        self.names.update(zip(item.results, names, strict=True))
         return [f"{indent}{', '.join(names)} = {call}"]
 
     def _expr(self, value: Value) -> tuple[str, int]:
@@ -120,7 +126,9 @@ class _Printer:
                 parts.append(f"{operand.name}={text}" if operand.keyword else text)
         for attribute in item.op.attributes:
             given = item.attributes[attribute.name]
-            if attribute.required or exact_key(given) != exact_key(attribute.default):
+            if isinstance(given, Plan):
+                parts.append(f"{attribute.name}={given.name}")
+            elif attribute.required or exact_key(given) != exact_key(attribute.default):
                 bare = "name" in attribute.types and isinstance(given, str)
                 parts.append(f"{attribute.name}={given if bare else repr(given)}")
         return f"{name}({', '.join(parts)})", _ATOM
@@ -135,6 +143,22 @@ class _Printer:
         if right_level <= level:
             right = f"({right})"
         return f"{left} {item.op.infix} {right}", level
+
+
+def _gives_all(step: Sequence[Value]) -> Node | None:
+    """The node whose first results are the whole next state, when there is one: it is assigned as it stands."""
+    item = step[0].node
+    several = len(item.results) > 1 and item.op.name not in ("input", "carried")
+    return item if several and item.results[: len(step)] == tuple(step) else None
+
+
+def _declared(item: Node) -> list[str]:
+    """The names that the op's declaration gives to the results; those of a base's state are the base's own."""
+    names = [name for name, _ in item.op.results]
+    bases = [value for _, value in item.attrs if isinstance(value, Plan)]
+    if bases and len(item.results) > len(names):
+        names = [*bases[0].carried_names, *names[1:]]
+    return [names[min(index, len(names) - 1)] for index in range(len(item.results))]
 
 
 def _doc(text: str) -> str:
