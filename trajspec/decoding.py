@@ -45,6 +45,13 @@ def decode(
     * stop: strings that end a row; eos_id: one or more ids in place of the model's; ignore_eos
     * allowed: {position: ids, or letters} restricts single positions, counted from the start of the prompt (one
       mapping, or a list with one a prompt)
+    * draft ("none"): "tree", "chain", "frozen", a `Drafter` or a calibrated FILE.json: evaluate states that may lie
+      ahead in the same call, and take as many steps of the policy as they allow: its own result, in fewer calls;
+      nodes (8): states a call, the present one included; lookahead: "exact" (default of prefix and dual), "none" or
+      "cheap" (approximate) for states in the next block of a cached view
+    * accept ("base"), strata, budget, then: leave the policy's trajectory on purpose, see `speculate`; recheck: a bound
+      on how far packed logits may be off, beyond which a decision is made again in a call of its own
+    * require_exact (False): run the policy alone as well and stop at the first difference
     * inputs: task inputs the policy declares, one mapping a prompt; dtype, device: for loading
     * on_step: called after every step with a StepEvent; keep_path (True): whether rows carry their path
 
@@ -74,7 +81,7 @@ def stream(model: Any, prompts: Any, **options: Any) -> Generator[Piece, None, R
 
 def _pieces(job: Job) -> Generator[Piece, None, Result]:
     streams = [TextStream(job.stop) for _ in job.rows]
-    revises = any(node.op.name in ("remask", "edit") for node in job.plan.nodes())
+    revises = any(node.op.name in ("remask", "edit") for node in job.base.nodes())
     driver = _drive(job)
     while True:
         try:
@@ -97,12 +104,17 @@ def _drive(job: Job) -> Generator[StepEvent, None, Result]:
     def reached_stop(number: int, row: Canvas) -> bool:
         return cut_at_stop(text_so_far(job, number, row), job.stop)[1]
 
+    if job.speculation.strict:
+        from .strict import require_exact
     runs, total = yield from drive(
         job.plan, job.model, [row.canvas for row in job.rows], inputs=[row.inputs for row in job.rows],
         pad_id=job.model.pad_id, device=job.model.device, halt=reached_stop if job.stop else None,
         keep_path=job.keep_path,
     )  # fmt: skip
-    return report(job, runs, total, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    if job.speculation.strict:
+        require_exact(job, runs)
+    return report(job, runs, total, seconds)
 
 
 __all__ = ["Piece", "as_model", "decode", "infill", "stream"]

@@ -9,6 +9,7 @@ from numbers import Integral
 from typing import Any
 
 from .ir import Canvas, Plan, Policy, TrajspecError, canvas, parse
+from .ir.errors import OptionError
 from .ir.interpret import bind_inputs
 from .ir.noise import row_seed
 from .ir.opset.read import block_numbers
@@ -16,6 +17,7 @@ from .options import canonical, choose_policy, choose_view, settle
 from .policies import get_policy
 from .runtime.denoiser import Bare, as_model
 from .runtime.models import Model
+from .speculation import Speculation, choose
 
 Prompt = str | Sequence[int]
 DEFAULT_LENGTH = 128
@@ -35,7 +37,11 @@ class RowPlan:
 
 @dataclass(frozen=True)
 class Job:
-    """Everything decoding needs to know; `eos` ends rows of a continuation, `unused` was given and has no effect."""
+    """Everything decoding needs to know.
+
+    `plan` is the one that runs, its `base` the policy's own; `eos` ends rows of a continuation, `unused` was given and
+    has no effect.
+    """
 
     model: Any  # Model or Bare
     policy: str
@@ -48,7 +54,13 @@ class Job:
     stop: tuple[str, ...]
     keep_path: bool
     view: str = "full"
+    speculation: Speculation = field(default_factory=Speculation)
     rows: list[RowPlan] = field(default_factory=list)
+
+    @property
+    def base(self) -> Plan:
+        """The plan whose trajectory is walked."""
+        return self.plan.base or self.plan
 
 
 def prepare(model: Any, prompts: Any, options: Mapping[str, Any]) -> Job:
@@ -76,12 +88,15 @@ def prepare(model: Any, prompts: Any, options: Mapping[str, Any]) -> Job:
     seed, seeds = pop("seed", None), pop("seeds", None)
     allowed, inputs, attention = pop("allowed", None), pop("inputs", None), pop("attention_mask", None)
     view = choose_view(rest)
-    name, plan, settings, unused = _plan(rest, infill, eos, view)
-    view = next((n.attributes["view"] for n in plan.nodes() if n.op.name == "forward_cached"), view)
+    speculation = choose(rest, declared)
+    name, base, settings, unused = _plan(rest, infill, eos, view)
+    plan = speculation.apply(base)
+    nodes = (plan.base or plan).nodes()
+    view = next((node.attributes["view"] for node in nodes if node.op.name == "forward_cached"), view)
     if view != "full" and not loaded.supports_cache:
         raise TrajspecError(f"cache={view!r}: {loaded.name} cannot work on kept keys; decode with cache='full'")
     items = [_spoken(loaded, item) for item in _items(prompts, attention)]
-    job = Job(loaded, name, plan, settings, unused, infill, gen_length, ends, stop, keep_path, view)
+    job = Job(loaded, name, plan, settings, unused, infill, gen_length, ends, stop, keep_path, view, speculation)
     parts = zip(
         items, _seeds(seed, seeds, len(items)), _spread("allowed", allowed, len(items)),
         _spread("inputs", inputs, len(items)), strict=True,
@@ -129,7 +144,7 @@ def _plan(
         plan = chosen if isinstance(chosen, Plan) else parse(chosen)
         given = [*options, *(["compat"] if compat else []), *(["cache"] if view != "full" else [])]
         if given:
-            raise TypeError(f"a plan takes no options, got {', '.join(map(repr, given))}; edit its text instead")
+            raise OptionError(f"a plan takes no options, got {', '.join(map(repr, given))}; edit its text instead")
         return plan.name, plan, {}, {}
     if isinstance(chosen, Policy):
         if compat:
@@ -248,9 +263,7 @@ def _row(job: Job, item: Prompt, seed: int, allowed: Any, inputs: Mapping[str, A
             raise TrajspecError(f"{model.name} has no tokenizer: give prompts as token ids")
         prefix = len(model.codec.prefix)
         made = (
-            model.encode_prompt(item, job.gen_length)
-            if job.gen_length or not job.infill
-            else model.encode_infill(item)
+            model.encode_prompt(item, job.gen_length) if job.gen_length or not job.infill else model.encode_infill(item)
         )
         tokens, masked, start = made.tokens, made.masked, 0 if job.infill else made.prompt_length
     else:
@@ -290,7 +303,7 @@ def _allowed(model: Any, allowed: Mapping[int, Any] | None, prefix: int) -> dict
 
 
 def _check_steps(job: Job) -> None:
-    for quota in (node for node in job.plan.nodes() if node.op.name == "quota"):
+    for quota in (node for node in job.base.nodes() if node.op.name == "quota"):
         steps, size = quota.attributes["steps"], quota.attributes["size"]
         for row in job.rows:
             blocks = len(set(block_numbers(row.canvas, size)[row.canvas.free].tolist()))

@@ -46,7 +46,7 @@ def _finish(job: Job, plan: RowPlan, run: RowRun, seconds: float) -> Row:
     answer = _infilled(job, run.canvas) if job.infill else _continued(job, run)
     known = run.canvas.tokens[~run.canvas.free].tolist()
     prompt = known if job.model.codec is None else job.model.content_ids(known)
-    plan_text = str(job.plan)
+    plan_text = str(job.base)
     digest = hashlib.sha256(plan_text.encode()).hexdigest()
     calls = run.cost.calls
     return Row(
@@ -57,13 +57,13 @@ def _finish(job: Job, plan: RowPlan, run: RowRun, seconds: float) -> Row:
         rows=run.cost.rows,
         positions=run.cost.positions,
         tokens_per_call=answer["answer_tokens"] / calls if calls else 0.0,
-        drafted=0,
-        accepted=0,
+        drafted=run.meters.get("drafted", 0),
+        accepted=run.meters.get("accepted", 0),
         base_steps=int(run.canvas.step[0]),
         policy=job.policy,
         cache=job.view,
-        drafter="none",
-        nodes=0,
+        drafter=job.speculation.name,
+        nodes=job.speculation.nodes if job.speculation.drafter else 0,
         certificate={
             "schema": 1,
             "level": "BITWISE",
@@ -130,6 +130,7 @@ def _manifest(job: Job, row: RowPlan, plan_text: str, digest: str) -> dict[str, 
         "unused": plain(job.unused),
         "plan": plan_text,
         "plan_sha256": digest,
+        "speculation": plain(job.speculation.as_dict()),
         "cache": job.view,
         "prompt": row.prompt,
         "gen_length": job.gen_length,
