@@ -37,11 +37,11 @@ UNIFORM = Table()
 class Drafts:
     """A drafter that always proposes the same chains of states, each a path as it might go on from the canvas.
 
-    With `follow` a check adds the base's own path as the last chain, so that something is accepted.
+    A check adds the first `follow` states of the base's own path as the last chain, so that something is accepted.
     """
 
     chains: tuple[tuple[State, ...], ...] = ()
-    follow: bool = False
+    follow: int = 0
 
     def __call__(self, state: Any) -> list[list[NDArray[np.int64]]]:
         """The chains, whatever the state; int64 [L] each."""
@@ -49,7 +49,7 @@ class Drafts:
 
     def along(self, path: Sequence[State]) -> Drafts:
         """The same with the base's path written out."""
-        return Drafts((*self.chains, tuple(path[1:]))) if self.follow else self
+        return Drafts((*self.chains, tuple(path[1 : self.follow + 1]))) if self.follow else self
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,8 @@ class Case:
             else side
             for side in (self.drafts, self.others)
         ]
-        return Case(state(self.canvas), tokens, table, self.seed, *sides)
+        canvas = state(self.canvas)
+        return replace(self, canvas=canvas, vocab=tokens, model=table, drafts=sides[0], others=sides[1])
 
     def lines(self) -> list[str]:
         """The model, the canvas and the drafts, as text."""
@@ -138,7 +139,9 @@ class Case:
         for name, drafts in (("draft", self.drafts), ("other", self.others)):
             if isinstance(drafts, Drafts):
                 chains = ", ".join(">".join(map(letters, chain)) for chain in drafts.chains)
-                lines.append(f"{name}   {chains or 'none'}" + (", the base's path" if drafts.follow else ""))
+                lines.append(
+                    f"{name}   {chains or 'none'}" + (f", the base's first {drafts.follow}" if drafts.follow else "")
+                )
             elif drafts is not None:
                 lines.append(f"{name}   drafter number {drafts}")
         return lines
@@ -204,7 +207,7 @@ def _drafts_dict(drafts: Drafts | int | None) -> Any:
 def _read_drafts(data: Any) -> Drafts | int | None:
     if isinstance(data, Mapping):
         chains = tuple(tuple(unletters(state) for state in chain) for chain in data["chains"])
-        return Drafts(chains, bool(data["follow"]))
+        return Drafts(chains, int(data["follow"]))
     return data
 
 
@@ -254,7 +257,7 @@ def draw_case(
 
 
 def draw_drafts(draw: Draw, canvas: State, vocab: int) -> Drafts:
-    """Up to two chains of writes on the canvas, and perhaps the base's own path."""
+    """Up to two chains of writes on the canvas, and perhaps the beginning of the base's own path."""
     from hypothesis import strategies as st
 
     free = [place for place, token in enumerate(canvas) if token < 0]
@@ -265,4 +268,4 @@ def draw_drafts(draw: Draw, canvas: State, vocab: int) -> Drafts:
         for place, token in writes:
             states.append(tuple(token if at == place else old for at, old in enumerate(states[-1])))
         chains.append(tuple(new for old, new in pairwise(states) if new != old))
-    return Drafts(tuple(chains), draw(st.booleans()))
+    return Drafts(tuple(chains), draw(st.integers(0, len(free))))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import TypeVar
 
 from ..ir.errors import TrajspecError
@@ -23,6 +24,8 @@ Sampler = Callable[["World", "Choices"], Sequence[State]]
 
 #: The most choice paths a law is made of.
 PATHS = 200_000
+#: What is known of a number that was never read: it lies in [0, 1).
+UNKNOWN = Fraction(0), Fraction(1)
 
 
 class Choices:
@@ -46,21 +49,13 @@ class Choices:
 
         Raises TrajspecError for a negative weight and when all weights are 0.
         """
-        total = Fraction(sum(weights))
-        if total <= 0 or min(weights) < 0:
-            raise TrajspecError(f"weights {list(map(str, weights))} are no law; expected numbers from 0, not all 0")
-        low, high = Fraction(0), Fraction(1)
+        known = self._known.get((role, key), UNKNOWN) if key is not None else UNKNOWN
+        parts = _parts(tuple(weights), *known)
+        number, part, share = parts[self._choose(len(parts))] if len(parts) > 1 else parts[0]
+        if share != 1:
+            self.probability *= share
         if key is not None:
-            low, high = self._known.get((role, key), (low, high))
-        parts, at = [], Fraction(0)
-        for number, weight in enumerate(weights):
-            left, at = at, at + weight / total
-            if max(left, low) < min(at, high):
-                parts.append((number, max(left, low), min(at, high)))
-        number, left, right = parts[self._choose(len(parts))] if len(parts) > 1 else parts[0]
-        self.probability *= (right - left) / (high - low)
-        if key is not None:
-            self._known[role, key] = left, right
+            self._known[role, key] = part
         return number
 
     def flip(self, p: int | Fraction, role: str = "coin", key: Hashable = None) -> bool:
@@ -72,6 +67,23 @@ class Choices:
             self.taken.append(0)
         self.options.append(options)
         return self.taken[len(self.options) - 1]
+
+
+@lru_cache(maxsize=100_000)
+def _parts(
+    weights: tuple[int | Fraction, ...], low: Fraction, high: Fraction
+) -> list[tuple[int, tuple[Fraction, Fraction], Fraction]]:
+    """The tokens a number between low and high may mean: (token, the part of the interval, its share of it)."""
+    total = Fraction(sum(weights))
+    if total <= 0 or min(weights) < 0:
+        raise TrajspecError(f"weights {list(map(str, weights))} are no law; expected numbers from 0, not all 0")
+    parts, at = [], Fraction(0)
+    for number, weight in enumerate(weights):
+        left, at = at, at + weight / total
+        if max(left, low) < min(at, high):
+            part = max(left, low), min(at, high)
+            parts.append((number, part, (part[1] - part[0]) / (high - low)))
+    return parts
 
 
 def law(sampler: Callable[[Choices], O], *, log: Log | None = None, limit: int = PATHS) -> Law[O]:

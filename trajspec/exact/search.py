@@ -210,7 +210,7 @@ def search(
     return Found(case, again, count, total)
 
 
-def minimise(case: C, difference: Any, compare: Callable[[C, Log], Any], budget: int = 3000) -> tuple[C, Any]:
+def minimise(case: C, difference: Any, compare: Callable[[C, Log], Any], budget: int = 600) -> tuple[C, Any]:
     """Go to a smaller case (`case.smaller`) for as long as there is one that differs; at most `budget` comparisons.
 
     Hypothesis shrinks what was drawn; this shrinks what it meant, such as a single row of the model's table.
