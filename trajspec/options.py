@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .ir import Policy, TrajspecError
+from .ir.errors import OptionError
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "gen_length": ("max_new_tokens", "max_gen_length", "max_gen_toks", "max_tokens", "gen_len"),
@@ -115,7 +116,7 @@ def settle(policy: Policy, options: dict[str, Any]) -> tuple[Policy, dict[str, A
     if rest:
         close = difflib.get_close_matches(next(iter(rest)), [*policy.settings, *_CANONICAL, *ALIASES], n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        raise TypeError(
+        raise OptionError(
             f"policy {policy.name} has no option {', '.join(map(repr, sorted(rest)))}; "
             f"it has: {', '.join(policy.settings)}{hint}"
         )

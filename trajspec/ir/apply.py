@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .canvas import Canvas
-from .errors import Place, TrajspecError, fail
+from .errors import OptionError, Place, TrajspecError, fail
 from .explain import check_literals, described, usage, wrong_kind
 from .handles import Absent, Eager, Handle, Traced
 from .kinds import CANVAS, CONF, COUNT, FLAG, SCORES, SELECTION, TOKENS, Kind, article
@@ -92,7 +92,7 @@ def _refuse_unknown(op: Op, kwargs: dict[str, Any]) -> None:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}=? " if close else ""
-            raise TypeError(f"{op.name}() has no keyword {name!r}; {hint}It takes: {', '.join(known)}")
+            raise OptionError(f"{op.name}() has no keyword {name!r}; {hint}It takes: {', '.join(known)}")
 
 
 def is_name(text: str) -> bool:

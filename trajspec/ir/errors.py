@@ -15,6 +15,10 @@ class TrajspecError(ValueError):
     """Something asked of trajspec cannot be done; the text says what came, what was expected and what to write."""
 
 
+class OptionError(TrajspecError, TypeError):
+    """An option, parameter or keyword that nobody declares. A TypeError as well, like Python's own refusals."""
+
+
 @dataclass(frozen=True)
 class Place:
     """A spot in somebody's source: what an error message points at. Columns count from 0; None: unknown."""

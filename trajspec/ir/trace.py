@@ -12,7 +12,7 @@ import numpy as np
 from . import opset  # noqa: F401  (declares the ops)
 from .canvas import Canvas
 from .declare import Asked, Given, History, entry
-from .errors import Place, fail
+from .errors import OptionError, Place, fail
 from .explain import described
 from .handles import Absent, Eager, Handle, Traced
 from .kinds import CACHE, CANVAS, KINDS, LOGITS, Kind
@@ -48,7 +48,7 @@ class Policy:
         for name in settings:
             if name not in self.settings:
                 has = ", ".join(self.settings) or "none"
-                raise TypeError(f"policy {self.name} has no parameter {name!r}; it has: {has}")
+                raise OptionError(f"policy {self.name} has no parameter {name!r}; it has: {has}")
         return replace(self, settings=self.settings | settings)
 
     def _run_on(self, args: tuple[Any, ...]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..ir.ahead import forward_of
 from ..ir.drafter import Drafter
-from ..ir.errors import TrajspecError
+from ..ir.errors import OptionError, TrajspecError
 from ..ir.kinds import DRAFT, HELD, TABLE, TRAIL
 from ..ir.nodes import Value, node
 from ..ir.op import OPS
@@ -131,7 +131,7 @@ def _settings(op: str, given: dict[str, Any]) -> dict[str, Any]:
     known = {attribute.name for attribute in declared}
     for name in given:
         if name not in known:
-            raise TypeError(f"speculate has no setting {name!r}; walk has: {', '.join(sorted(known - {'of'}))}")
+            raise OptionError(f"speculate has no setting {name!r}; walk has: {', '.join(sorted(known - {'of'}))}")
     told = {
         attribute.name: check_attribute(OPS[op], attribute, given.get(attribute.name, attribute.default))
         for attribute in declared
