@@ -118,6 +118,8 @@ def _states(x: Canvas, draft: Draft) -> list[Canvas]:
                 f"the drafter changed position {int(changed.argmax())}, which was given; a draft may write where the "
                 "canvas was masked at the start"
             )
+        # As when it is committed, the mask id leaves its position masked: what is shown tells all of the canvas.
+        masked = masked | (x.free & (tokens == x.mask_id))
         states.append(x._replace(tokens=np.where(masked, x.mask_id, tokens), masked=masked))
     return states
 
