@@ -205,7 +205,8 @@ def _certify(plan: Plan, numerics: Numerics, stops: bool, *_: Any) -> Certificat
         found.append(
             Reason(
                 "verify", 7, Level.APPROX,
-                "takes logits from packed calls, and nothing is known of how far they are off", "recheck=EPS with a bound, or compare packed with single calls first", "C4",
+                "takes logits from packed calls, and nothing is known of how far they are off",
+                "recheck=EPS with a bound, or compare packed with single calls first", "C4",
             )
         )  # fmt: skip
     lines = lines_of(str(plan), plan)
