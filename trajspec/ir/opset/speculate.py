@@ -226,7 +226,8 @@ def _hypothetical(
     if np.array_equal(where, here):
         cache = held
     elif lookahead == "cheap":
-        cache, stale = held._replace(where=where), True
+        # A block-causal view keeps nothing that could be out of date.
+        cache, stale = held._replace(where=where), forward.attributes["view"] != "block_causal"
     elif entry is None or not where.any() or not np.array_equal(_row(_opening(node, where)), _row(entry)):
         return None
     elif np.array_equal(node.masked, entry.masked):
