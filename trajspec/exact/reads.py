@@ -75,6 +75,13 @@ class Reads:
         return closing.op.name == "advance" and closing.args[2] is None
 
     @cached_property
+    def ends_show(self) -> bool:
+        """Whether the view shows that a row has reached a stop token; states in which it has are never evaluated."""
+        # With the open block as window nothing is masked before it, and every token of it is shown.
+        where = None if self.view == "full" else self.forward.args[2]
+        return self.key_holds_canvas or (where is not None and where.node.op.name == "block")
+
+    @cached_property
     def commit(self) -> Node | None:
         """The `unmask` of x that is all that the step does to the canvas; None when it does more or something else."""
         closing, x = self.base.step[0].node, self.base.carried[0]

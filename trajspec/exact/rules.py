@@ -100,7 +100,8 @@ def _verify(told: dict[str, Any], reads: Reads) -> Iterator[Reason]:
             "verify", 1, Level.APPROX, "lets the true state see the first drafted one (isolate=False)", "isolate=True",
             "C2",
         )  # fmt: skip
-    if told["lookahead"] == "cheap" and reads.view != "full":
+    # Neither the full view nor a block-causal one has a cache that could be stale: theorem F2.
+    if told["lookahead"] == "cheap" and reads.view in ("prefix", "dual"):
         yield Reason(
             "verify", 3, Level.BOUNDED,
             f"evaluates states of the next block under the cache of this one (lookahead=cheap, view {reads.view})",
@@ -117,7 +118,7 @@ def _walk(told: dict[str, Any], reads: Reads, stops: bool) -> Iterator[Reason]:
             "takes a drafted state for the true one when they agree up to the open block (key=block), and the "
             "full view sees what lies behind it", "key=view", "C9",
         )  # fmt: skip
-    if told["halt"] == "end" and (stops or not reads.ends_when_full):
+    if told["halt"] == "end" and not (reads.ends_when_full and (not stops or reads.ends_show)):
         why = "at a stop token" if reads.ends_when_full else "by a rule of its own"
         yield Reason(
             "walk", 5, Level.APPROX,
@@ -192,6 +193,9 @@ def misshapen(plan: Plan, base: Plan) -> str:
     count = len(base.starts)
     if plan.inputs != base.inputs or plan.starts[:count] != base.starts:
         return f"does not start as {base.name} does"
+    forward = Reads(base).forward
+    if forward.op.name == "forward_cached" and forward.args[1] not in base.carried:
+        return f"cannot draft with {base.name}, whose cache is not carried"
     if len(plan.starts) != count + 1 or plan.starts[count].kind is not HELD:
         return f"carries more than the state of {base.name} and what is held"
     state, held = plan.step[:count], plan.step[count]

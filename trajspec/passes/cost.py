@@ -42,9 +42,12 @@ def cost(plan: Plan) -> dict[str, str]:
     nodes = _nodes(plan)
     depth = "d" if nodes is None else str(nodes)
     states = "M" if nodes is None else str(nodes + 1)
+    walks = [item for item in plan.nodes() if item.op.name == "walk"]
+    rechecked = any(item.attributes["recheck"] is not None for item in walks)
     bounds = {
-        "nfe_lower": _lower(depth),
-        "nfe_upper": "N",
+        "nfe_lower": _lower(depth, len(walks) - 1),
+        # A root whose decision is too thin for a packed call is evaluated once more, alone.
+        "nfe_upper": "2*N" if rechecked else "N",
         "states_per_call": states,
         "positions_per_call": _positions(base, states),
     }
@@ -74,8 +77,11 @@ def expression(formula: str) -> Any:
     return sympy.sympify(formula, locals=whole | real)
 
 
-def _lower(depth: str) -> str:
-    return f"ceiling(N/({depth} + 1))" if depth == "d" else f"ceiling(N/{int(depth) + 1})"
+def _lower(depth: str, singles: int) -> str:
+    """A round takes depth + 1 base steps at most, and one more for each call that drafts nothing."""
+    most = f"({depth} + {1 + singles})" if depth == "d" else str(int(depth) + 1 + singles)
+    rounds = f"ceiling(N/{most})"
+    return f"{singles + 1}*{rounds} - {singles}" if singles else rounds
 
 
 def _nodes(plan: Plan) -> int | None:
