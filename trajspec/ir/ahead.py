@@ -54,10 +54,12 @@ class Trail(NamedTuple):
 class Table:
     """Views that were evaluated in one packed call. Entry 0 is the root's; `stale`: evaluated under an older cache.
 
-    `width` is how many states were asked for, equal ones and impossible ones included: a walk takes no more steps.
+    `width` is how many states were asked for, equal ones and impossible ones included: a walk takes no more steps;
+    `drafted` how many hypothetical ones were in the call.
     """
 
     width: int
+    drafted: int
     keys: list[tuple[Any, ...]]
     states: list[tuple[Any, ...]]
     answers: list[tuple[Any, ...]] = field(default_factory=list)

@@ -13,7 +13,7 @@ import numpy as np
 from .ahead import Draft, Held, trajectories
 from .apply import check_attribute, is_name
 from .canvas import Canvas
-from .errors import TrajspecError, fail
+from .errors import OptionError, TrajspecError, fail
 from .kinds import DRAFT
 from .nodes import Value, node
 from .op import OPS, Op, op
@@ -34,7 +34,7 @@ class Drafter:
             attribute = self.op.attribute(name)
             if attribute is None or attribute.types == ("plan",):
                 has = ", ".join(item.name for item in self.op.attributes if item.types != ("plan",)) or "none"
-                raise TypeError(f"drafter {self.name} has no setting {name!r}; it has: {has}")
+                raise OptionError(f"drafter {self.name} has no setting {name!r}; it has: {has}")
             settings[name] = check_attribute(self.op, attribute, value)
         return Drafter(self.op, self.settings | settings)
 
@@ -149,7 +149,7 @@ def per_row(function: Callable[[Canvas, np.ndarray], Draft], x: Canvas, logits: 
             inside["allowed"] = row.allowed[real]
         drafts.append(function(row._replace(**inside), logits[number][real]))
         reals.append(real)
-    width, length = max(draft.exists.shape[-1] for draft in drafts), x.tokens.shape[-1]
+    width = max(draft.exists.shape[-1] for draft in drafts)
     tokens = np.repeat(x.tokens[:, None], width, 1)
     masked = np.repeat(x.masked[:, None], width, 1)
     exists = np.zeros((len(drafts), width), bool)
@@ -160,4 +160,4 @@ def per_row(function: Callable[[Canvas, np.ndarray], Draft], x: Canvas, logits: 
         rows, columns = np.arange(count)[:, None], np.flatnonzero(real)
         tokens[number, rows, columns], masked[number, rows, columns] = draft.tokens, draft.masked
         exists[number, :count] = draft.exists
-    return Draft(tokens.reshape(-1, width, length), masked, exists)
+    return Draft(tokens, masked, exists)

@@ -65,11 +65,11 @@ def verify(model: Any, *state: Any, draft: Draft, held: Held, of: Any, lookahead
     if x.tokens.ndim != 1:
         raise TrajspecError("verify and walk run on one row in numpy; batches are the runtime's")
     if bool(x.done[0]):
-        return Table(0, [], [])
+        return Table(0, 0, [], [])
     if bool(held.alone[0]):
         draft = no_draft.numpy(x)
     root = tuple(known[value] for value in of.carried)
-    table = Table(1 + draft.exists.shape[-1], [view_key(of, known)], [root], stale=[False])
+    table = Table(1 + draft.exists.shape[-1], 0, [view_key(of, known)], [root], stale=[False])
     asked = [_arguments(of, known)]
     states = [node for node in _states(x, draft) if not _over(of, node)]
     entry = _entry(of, known, states) if lookahead == "exact" else None
@@ -95,7 +95,7 @@ def verify(model: Any, *state: Any, draft: Draft, held: Held, of: Any, lookahead
     def kept(part: list[Any]) -> list[Any]:
         return [part[number] for number in keep]
 
-    return Table(table.width, kept(table.keys), kept(table.states), kept(answers), kept(table.stale))
+    return Table(table.width, len(asked) - 1, kept(table.keys), kept(table.states), kept(answers), kept(table.stale))
 
 
 def _states(x: Canvas, draft: Draft) -> list[Canvas]:
@@ -384,7 +384,7 @@ def walk(
             after = (after[0]._replace(done=np.asarray([True])), *after[1:])
         trail.append(after)
         carried = after
-    drafted = held.drafted + (len(table.keys) - 1)
+    drafted = held.drafted + table.drafted
     return (*carried, held._replace(drafted=drafted), Trail(tuple(trail)))
 
 
