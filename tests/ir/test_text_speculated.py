@@ -43,7 +43,7 @@ def speculated(base, data: st.DataObject, view: str = "full") -> Plan:
     if told.get("accept") == "relaxed":
         told["strata"] = (0.9,)
     lookahead = None if view == "full" else data.draw(st.sampled_from([None, *LOOKAHEAD]))
-    drafter = named("chain")(nodes=data.draw(st.integers(0, 9)))
+    drafter = named("chain")(nodes=data.draw(st.integers(1, 9)))
     return speculate(
         base, drafter, view=view, lookahead=lookahead, carried=data.draw(st.booleans()),
         isolate=data.draw(st.booleans()), **told,
