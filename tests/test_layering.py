@@ -25,6 +25,10 @@ ALLOWED = {
         "jinja2",
         "trajspec.ir",
     },
+    "cli": {
+        "torch", "trajspec", "trajspec.ir", "trajspec.passes", "trajspec.policies", "trajspec.exact",
+        "trajspec.options", "trajspec.speculation", "trajspec.decoding", "trajspec.jobs", "trajspec.conformance",
+    },
 }  # fmt: skip
 
 
