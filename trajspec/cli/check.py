@@ -28,6 +28,9 @@ def add(commands: Any) -> None:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the policy after --against"
     )
     check.add_argument("--rounds", action="store_true", help="the program reports one state a round, not every one")
+    check.add_argument(
+        "--no-near-ties", action="store_true", help="leave out cases that hang on scores only rounding tells apart"
+    )
     check.add_argument("--examples", type=int, default=1000, metavar="N", help="cases to draw (default: 1000)")
     check.add_argument("--seed", type=int, default=0, help="the same seed draws the same cases")
     check.add_argument("--json", action="store_true", help="verdict, examples, drafted, accepted and counterexample")
@@ -43,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
     from ..exact.check import check_program, rounds_only, whole_path
 
     paths = rounds_only if args.rounds else whole_path
-    verdict = check_program(program, base, paths=paths, examples=args.examples, seed=args.seed)
+    verdict = check_program(
+        program, base, paths=paths, examples=args.examples, seed=args.seed, near_ties=not args.no_near_ties
+    )
     print(json.dumps(verdict.as_dict(), ensure_ascii=False) if args.json else verdict)
     return _EXIT[verdict.verdict]
 

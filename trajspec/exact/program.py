@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..ir.canvas import Canvas
 from ..ir.canvas import canvas as make_canvas
 from ..ir.errors import TrajspecError
-from ..ir.interpret import run
+from ..ir.interpret import Run, run
 from ..ir.plan import Plan
 from ..ir.query import Denoiser, call
 
@@ -94,11 +94,12 @@ def plan_program(
     """A plan, run by `ir.interpret`, as a program. `stop`: tokens that end the row, numbered as programs number them.
 
     Blocks are counted from the end of the leading known tokens, or from 0 if there are known ones after a mask;
-    `start(canvas)` says otherwise. The plan may ask every view and query that its denoiser answers.
+    `start(canvas)` says otherwise. The plan may ask every view and query that its denoiser answers. That of a
+    speculated plan takes `log`, to which a whole run is one round.
     """
     stops = tuple(stop)
 
-    def run_plan(denoise: Denoise, canvas: Ints, seed: int) -> list[Ints]:
+    def go(denoise: Denoise, canvas: Ints, seed: int) -> Run:
         ids, known = denoise.ids, canvas >= 0
         lead = int(known.sum()) if not known[int(known.sum()) :].any() else 0
         row = make_canvas(
@@ -110,9 +111,19 @@ def plan_program(
             seed=seed,
             stop=[int(ids[token]) for token in stops if token < len(ids)],
         )
-        return [_state(x, ids) for x in run(plan, denoise.model, row, inputs).path]
+        return run(plan, denoise.model, row, inputs)
 
-    return run_plan
+    def run_plan(denoise: Denoise, canvas: Ints, seed: int) -> list[Ints]:
+        return [_state(x, denoise.ids) for x in go(denoise, canvas, seed).path]
+
+    def run_speculated(denoise: Denoise, canvas: Ints, seed: int, log: Any = None) -> list[Ints]:
+        done = go(denoise, canvas, seed)
+        if log is not None:
+            held = done.histories[-1]
+            log.round(int(held.drafted[0]), int(held.accepted[0]))
+        return [_state(x, denoise.ids) for x in done.path]
+
+    return run_plan if plan.base is None else run_speculated
 
 
 def _state(x: Canvas, ids: Ints) -> Ints:
