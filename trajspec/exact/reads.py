@@ -47,6 +47,12 @@ class Reads:
         return tuple(self.base.carried_names[index] for index in sorted(alive - idle))
 
     @cached_property
+    def histories(self) -> tuple[str, ...]:
+        """The memories that no key holds: all but the cache, whose origin a cached view's key tells."""
+        names = zip(self.base.carried_names, self.base.carried, strict=True)
+        return tuple(name for name, value in names if name in self.memories and value.kind is not CACHE)
+
+    @cached_property
     def counters(self) -> tuple[str, ...]:
         """The ops that read the counters of the row, or noise that is keyed by them."""
         return tuple(dict.fromkeys(item.op.name for item in self._clocked()))

@@ -86,7 +86,8 @@ def reasons(plan: Plan, stops: bool = True) -> Iterator[Reason]:
             told = item.attributes
             table = next((arg.node for arg in item.args if arg is not None and arg.node.op.name == "verify"), None)
             if table is None or not _drafts_nothing(table):
-                yield from _walk(told, reads, stops)
+                ended = table is not None and bool(table.attributes.get("ended"))
+                yield from _walk(told, reads, stops, ended)
             if told["then"] == "stop" and _spent_at_once(told):
                 yield Reason(
                     "walk", 9, Level.APPROX, "ends the row after its first step: then=stop with a budget of 0",
@@ -109,7 +110,7 @@ def _verify(told: dict[str, Any], reads: Reads) -> Iterator[Reason]:
         )  # fmt: skip
 
 
-def _walk(told: dict[str, Any], reads: Reads, stops: bool) -> Iterator[Reason]:
+def _walk(told: dict[str, Any], reads: Reads, stops: bool, ended: bool) -> Iterator[Reason]:
     yield from _accept(told, reads)
     yield from _head(told, reads)
     if told["key"] == "block" and reads.view == "full":
@@ -118,7 +119,7 @@ def _walk(told: dict[str, Any], reads: Reads, stops: bool) -> Iterator[Reason]:
             "takes a drafted state for the true one when they agree up to the open block (key=block), and the "
             "full view sees what lies behind it", "key=view", "C9",
         )  # fmt: skip
-    if told["halt"] == "end" and not (reads.ends_when_full and (not stops or reads.ends_show)):
+    if told["halt"] == "end" and not (reads.ends_when_full and (not stops or (reads.ends_show and not ended))):
         why = "at a stop token" if reads.ends_when_full else "by a rule of its own"
         yield Reason(
             "walk", 5, Level.APPROX,
@@ -139,12 +140,20 @@ def _walk(told: dict[str, Any], reads: Reads, stops: bool) -> Iterator[Reason]:
 
 _RULES = {
     "relaxed": "accepts drafted tokens by their confidence ({strata}) rather than by the base rule",
+    "threshold": "accepts drafted tokens by their confidence ({strata}) rather than by the base rule",
     "subset": "accepts a drafted part of what the base commits, which may commit more than one token a step",
     "tokens": "accepts drafted states by their tokens alone, whatever the order in which the base commits",
     "positions": "accepts drafted states by their positions alone, whatever tokens they hold",
     "consistent": "accepts a drafted state that predicts its own tokens, without the states before it",
 }
-_WITNESS = {"relaxed": "C8b", "subset": "C8e", "tokens": "C8", "positions": "C8d", "consistent": "C8c"}
+_WITNESS = {
+    "relaxed": "C8b",
+    "threshold": "C8b",
+    "subset": "C8e",
+    "tokens": "C8",
+    "positions": "C8d",
+    "consistent": "C8c",
+}
 
 
 def _accept(told: dict[str, Any], reads: Reads) -> Iterator[Reason]:
@@ -152,7 +161,9 @@ def _accept(told: dict[str, Any], reads: Reads) -> Iterator[Reason]:
     if accept == "base" or _spent_at_once(told) or (accept == "subset" and reads.one_a_step):
         return
     strata = "strata " + ", ".join(f"{value:g}" for value in told["strata"])
-    measured = accept in ("relaxed", "subset")
+    # The meters compare canvases. An accepted state that is the base's next one may end the row otherwise, though, when
+    # the base has a rule of its own for that; relaxed and subset never accept that state.
+    measured = accept in ("relaxed", "subset") or reads.ends_when_full
     yield Reason(
         "walk", 9, Level.BOUNDED if measured else Level.APPROX, _RULES[accept].format(strata=strata), "accept=base",
         _WITNESS[accept], DRIFT if measured else "",
@@ -162,15 +173,15 @@ def _accept(told: dict[str, Any], reads: Reads) -> Iterator[Reason]:
 def _head(told: dict[str, Any], reads: Reads) -> Iterator[Reason]:
     key = f"the {reads.view} view"
     if told["head"] == "node":
-        if reads.memories:
-            missing, witness = _names(reads.memories), "C1"
+        if reads.histories:
+            missing, witness = _names(reads.histories), "C1"
         elif not reads.key_holds_canvas:
             missing, witness = "the canvas outside of its window", "C1c"
         elif reads.counters:
             missing, witness = f"the counters and noise of the row ({_names(reads.counters)})", "C1"
         else:
             return
-        law = not reads.memories and reads.key_holds_canvas and reads.keeps_law_without_step
+        law = not reads.histories and reads.key_holds_canvas and reads.keeps_law_without_step
         loss = "" if not law else "; the law stays, for no drawn token decides what is committed where"
         yield Reason(
             "walk", 4, Level.LAW if law else Level.APPROX,

@@ -39,9 +39,9 @@ def cost(plan: Plan) -> dict[str, str]:
     base = plan.base
     if base is None:
         return {"nfe_lower": "N", "nfe_upper": "N", "states_per_call": "1", "positions_per_call": _positions(plan, "1")}
-    nodes = _nodes(plan)
-    depth = "d" if nodes is None else str(nodes)
-    states = "M" if nodes is None else str(nodes + 1)
+    drafted = _drafted(plan)
+    depth = "d" if drafted is None else str(drafted)
+    states = "M" if drafted is None else str(drafted + 1)
     walks = [item for item in plan.nodes() if item.op.name == "walk"]
     rechecked = any(item.attributes["recheck"] is not None for item in walks)
     bounds = {
@@ -84,14 +84,18 @@ def _lower(depth: str, singles: int) -> str:
     return f"{singles + 1}*{rounds} - {singles}" if singles else rounds
 
 
-def _nodes(plan: Plan) -> int | None:
-    """How many states the drafter may give, when its settings say so."""
-    told = {
-        item.attributes["nodes"]
-        for item in plan.nodes()
-        if item.results[0].kind.name == "draft" and "nodes" in item.attributes
-    }
-    return int(max(told)) if told and all(isinstance(value, int) for value in told) else None
+def _drafted(plan: Plan) -> int | None:
+    """How many states the drafter may give, when its settings say so: they count the root as well."""
+    most: set[int] = set()
+    for item in plan.nodes():
+        if item.results[0].kind.name != "draft" or item.op.name == "no_draft":
+            continue
+        nodes, meaning = item.attributes.get("nodes"), item.op.numpy
+        told = hasattr(meaning, "drafter") or meaning.__module__ == "trajspec.ir.opset.draft"
+        if not told or not isinstance(nodes, int):
+            return None
+        most.add(max(nodes - 1, 0))
+    return max(most) if most else None
 
 
 def _positions(base: Plan, states: str) -> str:
