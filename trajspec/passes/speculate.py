@@ -24,6 +24,7 @@ def speculate(
     lookahead: str | None = None,
     carried: bool = True,
     isolate: bool = True,
+    ended: bool = False,
     **walk: Any,
 ) -> Plan:
     """The plan that visits the states of `base` and ends where it ends, in fewer calls of the model.
@@ -42,7 +43,7 @@ def speculate(
     plan = base.plan(view) if isinstance(base, Policy) else base
     if isinstance(drafter, str):
         drafter = named(drafter)
-    plan = draft_and_verify(plan, drafter, lookahead, isolate, walk)
+    plan = draft_and_verify(plan, drafter, lookahead, isolate, walk, ended)
     return carry(plan) if carried else plan
 
 
@@ -56,8 +57,9 @@ def named(name: str) -> Drafter:
 
 
 def draft_and_verify(
-    base: Plan, drafter: Drafter, lookahead: str | None = None, isolate: bool = True, walk: dict[str, Any] | None = None
-) -> Plan:
+    base: Plan, drafter: Drafter, lookahead: str | None = None, isolate: bool = True,
+    walk: dict[str, Any] | None = None, ended: bool = False,
+) -> Plan:  # fmt: skip
     """One base step in a call of its own, then drafting from its logits, and all that is drafted in a second call.
 
        logits = forward(x); x = step(x, logits)
@@ -75,7 +77,7 @@ def draft_and_verify(
     count = len(base.starts)
     starts = (*base.starts, node(OPS["nothing"], (prompt,), {}, (HELD,)).results[0])
     state = tuple(carried_value(number, start.kind) for number, start in enumerate(starts))
-    told = _settings("verify", {"lookahead": lookahead, "isolate": isolate, "of": base})
+    told = _settings("verify", {"lookahead": lookahead, "isolate": isolate, "ended": ended, "of": base})
     told_walk = _settings("walk", {**(walk or {}), "of": base})
     none = node(OPS["no_draft"], (state[0],), {}, (DRAFT,)).results[0]
 

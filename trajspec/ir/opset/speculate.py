@@ -24,7 +24,7 @@ from .read import block_numbers
 from .write import stopped
 
 LOOKAHEAD = ("none", "exact", "cheap")
-ACCEPT = ("base", "relaxed", "subset", "tokens", "positions", "consistent")
+ACCEPT = ("base", "relaxed", "subset", "threshold", "tokens", "positions", "consistent")
 _ANY = "canvas | cache | probs | logits | scores | tokens | selection | count | flag"
 
 
@@ -47,18 +47,21 @@ def _verify(lookahead: str, **_: object) -> None:
 
 
 @op(
-    f"verify(*state: {_ANY}, draft: draft, held: held, of: plan, lookahead: name = 'none', isolate: bool = True) "
-    "-> table: table",
+    f"verify(*state: {_ANY}, draft: draft, held: held, of: plan, lookahead: name = 'none', isolate: bool = True, "
+    "ended: bool = False) -> table: table",
     check=_verify,
     calls_model=True,
 )
-def verify(model: Any, *state: Any, draft: Draft, held: Held, of: Any, lookahead: str, isolate: bool) -> Table:
+def verify(
+    model: Any, *state: Any, draft: Draft, held: Held, of: Any, lookahead: str, isolate: bool, ended: bool
+) -> Table:  # fmt: skip
     """One packed call on the root and on every hypothetical state, each seeing itself alone.
 
     `state` is what the base plan `of` carries, then its task inputs. With a cached view a state in a later block needs
     the refresh that opens it: `lookahead=exact` puts that refresh into the same call, `none` leaves such states out,
     `cheap` evaluates them under the cache at hand, which is approximate. `isolate=False` lets the root see the first
-    hypothetical state, a flaw (witness C2).
+    hypothetical state, a flaw (witness C2); `ended=True` also looks at states in which the row has ended, which the
+    flaws of `walk` about them need (C6, C8c, C8d).
     """
     known = ahead.split(of, state)
     x: Canvas = known[of.carried[0]]
@@ -69,9 +72,9 @@ def verify(model: Any, *state: Any, draft: Draft, held: Held, of: Any, lookahead
     if bool(held.alone[0]):
         draft = no_draft.numpy(x)
     root = tuple(known[value] for value in of.carried)
-    table = Table(1 + draft.exists.shape[-1], 0, [view_key(of, known)], [root], stale=[False])
+    table = Table(1 + int(draft.exists.sum()), 0, [view_key(of, known)], [root], stale=[False])
     asked = [_arguments(of, known)]
-    states = [node for node in _states(x, draft) if not _over(of, node)]
+    states = [node for node in _states(x, draft) if ended or not _over(of, node)]
     entry = _entry(of, known, states) if lookahead == "exact" else None
     for node in states:
         made = _hypothetical(of, known, root, node, lookahead, entry)
@@ -314,8 +317,8 @@ def _walk(
     ):  # fmt: skip
         if value not in known:
             raise TrajspecError(f"{name} is {value}, expected {', '.join(known)}")
-    if accept == "relaxed" and not strata:
-        raise TrajspecError("accept=relaxed needs strata: the confidence a drafted token must have, one a stratum")
+    if accept in ("relaxed", "threshold") and not strata:
+        raise TrajspecError(f"accept={accept} needs strata: the confidence a drafted token must have, one a stratum")
     if any(not isinstance(value, (int, float)) or not 0 <= value <= 1 for value in strata):
         raise TrajspecError(f"strata is {strata}, expected confidences from 0 to 1")
     if budget is not None and budget < 0:
@@ -354,7 +357,8 @@ def walk(
     for the rest), `subset` to one that commits a part of what the base would: both count how often they left the base,
     and past `budget` (summed total variation) they go on exactly, or with `then=stop` the row ends. `recheck=eps`
     evaluates the root alone where a decision is thinner than packed logits may be off. The other settings are flaws,
-    for witnesses and for the checker: accept=tokens (C8), positions (C8d), consistent (C8c), head=node (C1), adopt
+    for witnesses and for the checker: accept=threshold (C8b: as relaxed, and for states that commit no more than the
+    base would), tokens (C8), positions (C8d), consistent (C8c), head=node (C1), adopt
     (C1c), key=block (C9), halt=end (C6), leave (C7), ties=high (C5).
     """
     known = ahead.split(of, state)
@@ -376,7 +380,7 @@ def walk(
         elif at and adopt:
             seen: Canvas = table.states[at][0]
             source = (carried[0]._replace(tokens=seen.tokens, masked=seen.masked), *carried[1:])
-        exact = after = step(source, table.answers[at], packed=at > 0, stale=table.stale[at])
+        exact = after = step(source, table.answers[at], packed=len(table.keys) > 1, stale=table.stale[at])
         if accept != "base" and not _spent(held, budget):
             after = _accepted(of, carried, exact, table, at, accept, strata)
         held = _metered(held, carried[0], exact[0], after[0], table, at)
@@ -476,7 +480,7 @@ def _accepted(
         new = x.masked & ~node.masked
         if int(new.sum()) <= most or (~x.masked & (node.masked | (node.tokens != x.tokens))).any():
             continue
-        if accept == "relaxed":
+        if accept in ("relaxed", "threshold"):
             sure = -np.sort(-conf[new])
             wanted = [strata[min(rank, len(strata) - 1)] for rank in range(len(sure))]
             allowed = bool((token[new] == node.tokens[new]).all() and (sure >= wanted).all())
