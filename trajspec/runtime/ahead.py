@@ -31,11 +31,12 @@ EXACT_WALK = {"head": "true", "key": "view", "halt": "each", "ties": "low", "ado
 class Evaluated:
     """The table of one round, K entries a row; entry 0 is the root's. The torch counterpart of `ir.ahead.Table`.
 
-    `drafted` int64 [R]: hypothetical states in it; `exists`, `stale` bool [R, K]; `entry` int64 [R, K]: where in
-    `logits` [N, L, V] (one a query) an entry's answer is; `keys`: what its view is, tensors [R, K, ...]; `tokens` and
-    `masked` [R, K, L] its canvas.
+    `width`, `drafted` int64 [R]: states asked for, and hypothetical ones that were in the call; `exists`, `stale` bool
+    [R, K]; `entry` int64 [R, K]: where in `logits` [N, L, V] (one a query) an entry's answer is; `keys`: what its view
+    is, tensors [R, K, ...]; `tokens` and `masked` [R, K, L] its canvas.
     """
 
+    width: Tensor
     drafted: Tensor
     exists: Tensor
     stale: Tensor
@@ -96,8 +97,8 @@ class Speculator:
             )
         self.plan, self.model, self.verify, self.walk = plan, model, verifies[0], walks[0]
         flawed = {name: value for name, value in self.walk.attributes.items() if EXACT_WALK.get(name, value) != value}
-        if not self.verify.attributes["isolate"]:
-            flawed["isolate"] = False
+        told = self.verify.attributes
+        flawed |= {name: told[name] for name, right in (("isolate", True), ("ended", False)) if told[name] != right}
         if flawed or self.walk.attributes["accept"] not in ("base", "relaxed", "subset"):
             named = flawed or {"accept": self.walk.attributes["accept"]}
             listed = ", ".join(f"{name}={value}" for name, value in named.items())
@@ -160,6 +161,7 @@ class Speculator:
         x: Canvas = known[self.base.carried[0]]
         count = len(x.tokens)
         draft, wrong = _checked(x, draft, held)
+        asked = 1 + draft.exists.sum(-1)
         tokens = torch.cat([x.tokens[:, None], torch.where(draft.masked, x.mask_id[..., None], draft.tokens)], 1)
         masked = torch.cat([x.masked[:, None], draft.masked], 1)
         exists = torch.cat([torch.ones_like(x.done), draft.exists], 1)
@@ -202,7 +204,16 @@ class Speculator:
         made["drafted"], made["due"] = exists.sum(-1) - 1, due
         exists = exists & ~gone.unflatten(0, (count, width))
         return Evaluated(
-            made["drafted"], exists, stale, entry.unflatten(0, (count, width)), logits, keys, tokens, masked, opened
+            asked,
+            made["drafted"],
+            exists,
+            stale,
+            entry.unflatten(0, (count, width)),
+            logits,
+            keys,
+            tokens,
+            masked,
+            opened,
         )
 
     def _states(self, known: Mapping[Value, Any], owner: Tensor, tokens: Tensor, masked: Tensor) -> dict[Value, Any]:
@@ -407,10 +418,10 @@ class Speculator:
         through = torch.zeros_like(alive)
         moves: list[Move] = []
         held = held._replace(drafted=held.drafted + table.drafted[:, None])
-        for _ in range(table.exists.shape[1]):
+        for taken in range(table.exists.shape[1]):
             now = inputs | dict(zip(self.base.carried, carried, strict=True))
             at, hit = self._find(table, now, carried[0])
-            alive = alive & hit & ~carried[0].done[:, 0]
+            alive = alive & hit & ~carried[0].done[:, 0] & (taken < table.width)
             if not bool(alive.any()):
                 break
             entry = table.entry.gather(1, at[:, None])[:, 0].clamp(min=0)
@@ -526,7 +537,9 @@ def _checked(x: Canvas, draft: Draft, held: Held) -> tuple[Draft, Tensor]:
     outside = ~draft.masked & ((draft.tokens < 0) | (draft.tokens >= vocab)) & (x.position >= 0)[:, None]
     changed = ~x.free[:, None] & ((draft.tokens != x.tokens[:, None]) | draft.masked) & (x.position >= 0)[:, None]
     wrong = ((outside | changed).any(-1) & exists).any(-1)
-    return Draft(draft.tokens.clamp(0, vocab - 1), draft.masked, exists), wrong
+    # As when it is committed, the mask id leaves its position masked.
+    masked = draft.masked | (x.free[:, None] & (draft.tokens == x.mask_id[..., None]))
+    return Draft(draft.tokens.clamp(0, vocab - 1), masked, exists), wrong
 
 
 def _refuse(read: Sequence[Sequence[bool]], group: Sequence[int], vocab_size: int) -> None:
