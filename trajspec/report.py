@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import __version__
+from .exact.certificate import row_certificate, row_drift
 from .ir import Canvas
 from .ir.opset.write import stopped
 from .prepare import Job, RowPlan
@@ -49,6 +50,7 @@ def _finish(job: Job, plan: RowPlan, run: RowRun, seconds: float) -> Row:
     plan_text = str(job.base)
     digest = hashlib.sha256(plan_text.encode()).hexdigest()
     calls = run.cost.calls
+    stops = bool((run.canvas.stop >= 0).any())
     return Row(
         **answer,
         prompt_tokens=len(prompt),
@@ -64,14 +66,8 @@ def _finish(job: Job, plan: RowPlan, run: RowRun, seconds: float) -> Row:
         cache=job.view,
         drafter=job.speculation.name,
         nodes=job.speculation.nodes if job.speculation.drafter else 0,
-        certificate={
-            "schema": 1,
-            "level": "BITWISE",
-            "relative_to": {"base": f"sha256:{digest}", "policy": job.policy},
-            "reasons": [],
-            "text": "lossless (bitwise): the base policy itself ran, nothing was drafted",
-        },
-        drift={"off_base": 0, "first_divergence": None, "sum_tv": 0.0},
+        certificate=row_certificate(job.plan, run.meters, stops=stops),
+        drift=row_drift(job.plan, run.meters),
         seconds=seconds,
         compile_seconds=0.0,
         manifest=_manifest(job, plan, plan_text, digest),
