@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import numpy as np
+
+RUNS = count()
 
 
 def confidence(logits: np.ndarray) -> np.ndarray:
@@ -56,10 +59,10 @@ def left_to_right(denoise, canvas, seed):
 
 
 def nondeterministic(denoise, canvas, seed):
-    """Draws from a generator of its own, which nobody seeds."""
+    """Goes wrong in every third run, whatever it is given."""
     path = one_a_step(denoise, canvas, seed)
     last = path[-1].copy()
-    if np.random.default_rng().random() < 0.5:
+    if next(RUNS) % 3 == 2:
         last[0] = 1 - min(last[0], 1)
     return [*path[:-1], last]
 

@@ -101,7 +101,7 @@ def test_smaller_cases():
     shown = [one.as_dict() for one in smaller]
     assert any(one["canvas"] == "_" for one in shown) and any(one["vocab"] == 2 for one in shown)
     assert any(one["seed"] == 0 for one in shown) and any(one["model"] == {"rows": {}} for one in shown)
-    assert any(one["drafts"] == {"chains": [["_b", "bb"], ["_b", "bb"]], "follow": 0} for one in shown)
+    assert any(one["drafts"] == {"chains": [["_b", "bb"], ["_b", "bb"]], "follow": 0, "jump": False} for one in shown)
     # The order of writing made left to right, and what is written made a.
     assert any("__@0" in one["model"]["rows"] for one in shown)
     assert any(one["model"]["rows"].get("__@1") == [2, 1, 1] for one in shown)
@@ -116,6 +116,8 @@ def test_drafted_chains_are_paths_from_the_canvas(data):
     for chain in drafts.chains:
         for before, after in zip((canvas, *chain), chain, strict=False):
             assert sum(old != new for old, new in zip(before, after, strict=True)) == 1 and after[0] == 0
+    jumps = Drafts((), 2, jump=True).along([canvas, (0, 1, -1), (0, 1, 1)])
+    assert jumps == Drafts((((0, 1, -1),), ((0, 1, 1),)))
     assert [[node.tolist() for node in chain] for chain in drafts(None)] == [list(map(list, c)) for c in drafts.chains]
 
 

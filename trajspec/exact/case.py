@@ -37,11 +37,13 @@ UNIFORM = Table()
 class Drafts:
     """A drafter that always proposes the same chains of states, each a path as it might go on from the canvas.
 
-    A check adds the first `follow` states of the base's own path as the last chain, so that something is accepted.
+    A check adds the first `follow` states of the base's own path, so that something is accepted: as the last chain, or
+    with `jump` as chains of one state each, which stand for several steps at once.
     """
 
     chains: tuple[tuple[State, ...], ...] = ()
     follow: int = 0
+    jump: bool = False
 
     def __call__(self, state: Any) -> list[list[NDArray[np.int64]]]:
         """The chains, whatever the state; int64 [L] each."""
@@ -49,7 +51,9 @@ class Drafts:
 
     def along(self, path: Sequence[State]) -> Drafts:
         """The same with the base's path written out."""
-        return Drafts((*self.chains, tuple(path[1 : self.follow + 1]))) if self.follow else self
+        own = tuple(path[1 : self.follow + 1])
+        more = tuple((state,) for state in own) if self.jump else (own,)
+        return Drafts((*self.chains, *more)) if self.follow else self
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ class Case:
         tokens = tokens or self.vocab
         table = moved(self.model, self.vocab, len(self.canvas), tokens, state, place, row)
         sides = [
-            Drafts(tuple(tuple(map(state, chain)) for chain in side.chains), side.follow)
+            replace(side, chains=tuple(tuple(map(state, chain)) for chain in side.chains))
             if isinstance(side, Drafts)
             else side
             for side in (self.drafts, self.others)
@@ -200,14 +204,15 @@ def _swapped_row(place: int, token: int, at: int, row: Row) -> Row:
 
 def _drafts_dict(drafts: Drafts | int | None) -> Any:
     if isinstance(drafts, Drafts):
-        return {"chains": [[letters(state) for state in chain] for chain in drafts.chains], "follow": drafts.follow}
+        chains = [[letters(state) for state in chain] for chain in drafts.chains]
+        return {"chains": chains, "follow": drafts.follow, "jump": drafts.jump}
     return drafts
 
 
 def _read_drafts(data: Any) -> Drafts | int | None:
     if isinstance(data, Mapping):
         chains = tuple(tuple(unletters(state) for state in chain) for chain in data["chains"])
-        return Drafts(chains, int(data["follow"]))
+        return Drafts(chains, int(data.get("follow", 0)), bool(data.get("jump", False)))
     return data
 
 
@@ -268,4 +273,4 @@ def draw_drafts(draw: Draw, canvas: State, vocab: int) -> Drafts:
         for place, token in writes:
             states.append(tuple(token if at == place else old for at, old in enumerate(states[-1])))
         chains.append(tuple(new for old, new in pairwise(states) if new != old))
-    return Drafts(tuple(chains), draw(st.integers(0, len(free))))
+    return Drafts(tuple(chains), draw(st.integers(0, len(free))), draw(st.booleans()))

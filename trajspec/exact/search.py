@@ -156,9 +156,14 @@ class Verdict:
 
 
 def search(
-    draw_case: Callable[[Draw], C], compare: Callable[[C, Log], Any], *, examples: int = 1000, seed: int = 0
+    draw_case: Callable[[Draw], C],
+    compare: Callable[[C, Log], Any],
+    *,
+    examples: int = 1000,
+    seed: int = 0,
+    shrink: bool = True,
 ) -> Found[C]:
-    """Draw `examples` cases; at the first that differs, let hypothesis shrink it.
+    """Draw `examples` cases; at the first that differs, let hypothesis shrink it, unless told not to.
 
     The same seed draws the same cases. `compare` must depend on the case alone; a difference that does not come
     back on the same case is returned with `repeatable` False.
@@ -189,7 +194,7 @@ def search(
 
     options = settings(
         max_examples=examples, database=None, deadline=None, derandomize=False,
-        phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,), suppress_health_check=list(HealthCheck),
     )  # fmt: skip
 
     @st.composite
@@ -238,14 +243,15 @@ def judge(
     *,
     examples: int = 1000,
     seed: int = 0,
+    shrink: bool = True,
     remark: Callable[[C, Any], str] | None = None,
 ) -> Verdict:
-    """Search, shrink, and say what came out.
+    """Search, shrink (with `minimise` always, with hypothesis before that if `shrink`), and say what came out.
 
     Inconclusive when nothing was compared, or when the program reports its drafts and none was made or accepted: a
     verifier that never had anything to accept was not tested. `remark(case, difference)` adds a line to the report.
     """
-    found = search(draw_case, compare, examples=examples, seed=seed)
+    found = search(draw_case, compare, examples=examples, seed=seed, shrink=shrink)
     log = found.log
     drafted, accepted = (log.drafted, log.accepted) if log.reporting else (None, None)
     known: dict[str, Any] = dict(
@@ -255,7 +261,8 @@ def judge(
         case, difference, reason = found.case, found.difference, ""
         if found.repeatable:
             case, difference = minimise(case, difference, compare)
-        else:
+        # A few runs more, for programs that draw from a generator of their own.
+        if not found.repeatable or any(compare(case, Log()) != difference for _ in range(3)):
             reason = "the difference is not the same when the case is run again: it depends on more than its inputs"
         note = remark(case, difference) if remark else ""
         return Verdict("refuted", counterexample=Counterexample(case, difference, note), reason=reason, **known)
