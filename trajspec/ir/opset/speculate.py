@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import ahead
+from .. import ahead, margins
 from ..ahead import Draft, Held, Table, Trail
 from ..canvas import Cache, Canvas
 from ..errors import TrajspecError
@@ -355,8 +355,9 @@ def walk(
     Gives what the base carries, what is held, and the states on the way. `accept=relaxed` also goes to a hypothetical
     state all of whose new tokens are sure enough (`strata`: what the surest, the second, ... must have; the last counts
     for the rest), `subset` to one that commits a part of what the base would: both count how often they left the base,
-    and past `budget` (summed total variation) they go on exactly, or with `then=stop` the row ends. `recheck=eps`
-    evaluates the root alone where a decision is thinner than packed logits may be off. The other settings are flaws,
+    and past `budget` (summed total variation) they go on exactly, or with `then=stop` the row ends. `recheck=eps` stops
+    before a step whose decisions are thinner than packed logits may be off (`ir.margins`), and the next round evaluates
+    the root alone, by the base's own call. The other settings are flaws,
     for witnesses and for the checker: accept=threshold (C8b: as relaxed, and for states that commit no more than the
     base would), tokens (C8), positions (C8d), consistent (C8c), head=node (C1), adopt
     (C1c), key=block (C9), halt=end (C6), leave (C7), ties=high (C5).
@@ -369,7 +370,7 @@ def walk(
         return (*carried, held, Trail(()))
     if leave:
         carried = _left_behind(of, inputs, carried, table)
-    step = _stepper(of, inputs, ties)
+    step, alone = _stepper(of, inputs, ties), False
     while len(trail) < table.width and _goes_on(carried[0], halt, bool(trail)):
         at = _find(of, inputs, carried, table, key)
         if at is None:
@@ -380,7 +381,11 @@ def walk(
         elif at and adopt:
             seen: Canvas = table.states[at][0]
             source = (carried[0]._replace(tokens=seen.tokens, masked=seen.masked), *carried[1:])
-        exact = after = step(source, table.answers[at], packed=len(table.keys) > 1, stale=table.stale[at])
+        exact, values = step(source, table.answers[at], packed=table.drafted > 0, stale=table.stale[at])
+        if recheck is not None and table.drafted and margins.thin(of, values, recheck):
+            alone = True
+            break
+        after = exact
         if accept != "base" and not _spent(held, budget):
             after = _accepted(of, carried, exact, table, at, accept, strata)
         held = _metered(held, carried[0], exact[0], after[0], table, at)
@@ -388,8 +393,8 @@ def walk(
             after = (after[0]._replace(done=np.asarray([True])), *after[1:])
         trail.append(after)
         carried = after
-    drafted = held.drafted + table.drafted
-    return (*carried, held._replace(drafted=drafted), Trail(tuple(trail)))
+    held = held._replace(drafted=held.drafted + table.drafted, alone=np.asarray([alone]))
+    return (*carried, held, Trail(tuple(trail)))
 
 
 def _goes_on(x: Canvas, halt: str, inside: bool) -> bool:
@@ -400,12 +405,14 @@ def _spent(held: Held, budget: float | None) -> bool:
     return budget is not None and bool(held.sum_tv[0] >= budget)
 
 
-def _stepper(of: Any, inputs: dict[Value, Any], ties: str) -> Callable[..., tuple[Any, ...]]:
+def _stepper(of: Any, inputs: dict[Value, Any], ties: str) -> Callable[..., Any]:
     from ..interpret import evaluate
 
     forward = ahead.forward_of(of)
 
-    def step(carried: tuple[Any, ...], answer: tuple[Any, ...], packed: bool, stale: bool = False) -> tuple[Any, ...]:
+    def step(
+        carried: tuple[Any, ...], answer: tuple[Any, ...], packed: bool, stale: bool = False
+    ) -> tuple[tuple[Any, ...], dict[Value, Any]]:
         known = inputs | dict(zip(of.carried, carried, strict=True))
         logits = [part for part in answer if isinstance(part, np.ndarray)]
         if packed and ties == "high":
@@ -420,7 +427,7 @@ def _stepper(of: Any, inputs: dict[Value, Any], ties: str) -> Callable[..., tupl
             outs = tuple(logits)
         known.update(zip(forward.results, outs, strict=True))
         table = evaluate(of.step, known)
-        return tuple(table[value] for value in of.step)
+        return tuple(table[value] for value in of.step), table
 
     return step
 
@@ -455,7 +462,7 @@ def _left_behind(of: Any, inputs: dict[Value, Any], carried: tuple[Any, ...], ta
     """What a shared memory holds after every hypothetical state has written to it (flaw C7)."""
     step = _stepper(of, inputs, "low")
     for at in range(1, len(table.keys)):
-        carried = (carried[0], *step(table.states[at], table.answers[at], packed=True)[1:])
+        carried = (carried[0], *step(table.states[at], table.answers[at], packed=True)[0][1:])
     return carried
 
 
