@@ -131,17 +131,31 @@ def planned(base: str, view: str = "full", block_length: int | None = 2, **setti
     return speculate(based(base, view, block_length), PROPOSE, **settings)
 
 
+class Kept(HashModel):
+    """A model with kept keys: outside of the window it answers, everything comes from the canvas they were made of."""
+
+    def stale(self, tokens: Any, positions: Any, reference: Any, window: Any) -> np.ndarray:
+        both = np.concatenate([np.where(window, tokens, reference), reference])
+        return self(both[None], np.concatenate([positions, positions + 1000])[None])[0, : len(tokens)]
+
+
 def states(result: Run) -> list[list[int]]:
     """The path, -1 where masked."""
     return [np.where(state.masked, -1, state.tokens).tolist() for state in result.path]
 
 
 def replayed(
-    base: Plan, plan: Plan, text: str, rows: dict[str, Any], drafts: list[str], seed: int = 0
+    base: Plan,
+    plan: Plan,
+    text: str,
+    rows: dict[str, Any],
+    drafts: list[str],
+    seed: int = 0,
+    stop: tuple[int, ...] = (),
 ) -> tuple[Any, Any]:
     state = unletters(text)
     table = Table(tuple((read_key(key, len(state), 2), row) for key, row in rows.items()))
-    x = canvas([2] * len(state), [token < 0 for token in state], vocab_size=3, mask_id=2, seed=seed)
+    x = canvas([2] * len(state), [token < 0 for token in state], vocab_size=3, mask_id=2, seed=seed, stop=stop)
     PROPOSED["states"] = written(*drafts)
     return run(base, table.build(2), x), run(plan, table.build(2), x)
 
@@ -154,7 +168,7 @@ def compared(base: str, view: str, settings: dict[str, Any], seed: int) -> tuple
         [0] * prompt, gen_length=chance.randint(2, 5), vocab_size=vocab, mask_id=vocab - 1, seed=seed,
         stop=chance.choice(((), (1,))),
     )  # fmt: skip
-    model = HashModel(seed, vocab, chance.choice((1, 2, 4, 50)))
+    model = (HashModel if seed % 3 else Kept)(seed, vocab, chance.choice((1, 2, 4, 50)))
     want = run(based(base, view), model, x)
     PROPOSED["states"] = adversary(seed, want.path)
     got = run(planned(base, view, **settings), model, x)

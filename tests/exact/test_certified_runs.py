@@ -29,6 +29,7 @@ WITNESSES: list[tuple[str, str, str, int | None, dict[str, Any], str, dict[str, 
     ("C5", "one", "full", None, {"ties": "high"}, "__", {}, ["a_"]),
     ("C6", "timed", "full", None, {"halt": "end"}, "__", {}, ["a_"]),
     ("C6", "one", "full", None, {"budget": 0.0, "then": "stop"}, "__", {}, ["a_"]),
+    ("C8b", "one", "full", None, RELAXED | {"accept": "threshold"}, "__", {"__@0": (2, 1), "__@1": (1, 3)}, ["a_"]),
     ("C7", "adaptive", "full", None, {"leave": True}, "__", {"__@0": (3, 4), "__@1": (2, 1)}, ["a_"]),
     ("C8", "one", "full", None, {"accept": "tokens"}, "__", {"__@1": (1, 2)}, ["a_"]),
     ("C8b", "one", "full", None, RELAXED, "___", {"___@0": (2, 1), "___@1": (1, 3)}, ["ab_"]),
@@ -54,6 +55,19 @@ def test_where_the_smallest_case_differs_the_plan_is_not_bitwise(witness):
     # The run itself knows where it can: what is metered is refuted by its own meters.
     assert certificate.level is APPROX or certificate.with_run(replayed(
         based(base, view, block_length), plan, text, rows, drafts)[1].histories[-1]).level is BOUNDED  # fmt: skip
+
+
+def test_a_stop_token_inside_a_round():
+    settings = {"halt": "end", "ended": True}
+    case = ("__", {"__@0": (1, 2)}, ["b_"], 0, (1,))
+    want, got = replayed(based("one"), planned("one", **settings), *case)
+    assert states(want) == [[-1, -1], [1, -1]] and states(got) == [[-1, -1], [1, -1], [1, 0]]
+    certificate = certify(planned("one", **settings))
+    assert certificate.level is APPROX and certificate.reasons[0].witness == "C6"
+    # Where no row has a stop token, or states in which one has ended are not in the table, it is no loss.
+    assert certify(planned("one", **settings), stops=False).level is BITWISE
+    want, got = replayed(based("one"), planned("one", halt="end"), *case)
+    assert states(want) == states(got) and certify(planned("one", halt="end")).level is BITWISE
 
 
 @pytest.mark.parametrize("base", ["warm", "order", "drawn"])
@@ -91,7 +105,8 @@ HARMLESS: list[tuple[str, str, dict[str, Any]]] = [
     ("threshold", "full", {"head": "node", "adopt": True, "leave": True}), ("klass", "full", {"adopt": True}),
     ("counting", "full", {"leave": True, "head": "node"}), ("warm", "full", {"accept": "subset"}),
     ("one", "dual", {"key": "block", "accept": "subset"}), ("one", "block_causal", {"leave": True, "halt": "end"}),
-    ("one", "block_causal", {"lookahead": "cheap"}), ("one", "prefix", {"halt": "end"}),
+    ("one", "block_causal", {"lookahead": "cheap"}), ("threshold", "dual", {"ended": True}),
+    ("one", "prefix", {"halt": "end"}),
     ("adaptive", "full", {"accept": "relaxed", "strata": (0.3,), "budget": 0.0}), ("order", "full", {"halt": "end"}),
     ("klass", "dual", {}), ("warm", "prefix", {}), ("editing", "block_causal", {}),
 ]  # fmt: skip

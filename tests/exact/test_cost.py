@@ -8,6 +8,7 @@ import sys
 import pytest
 import sympy
 
+import trajspec as ts
 from trajspec.exact.certificate import certify
 from trajspec.exact.tabular import FixedModel, HashModel
 from trajspec.ir.canvas import canvas
@@ -63,6 +64,15 @@ def test_positions_of_a_call():
     assert sympy.expand(expression(dual) - (4 * 8 + n * (L - 8))) == 0
     guided = POLICIES["llada_low_confidence"](cfg_scale=1.0).plan()
     assert expression(cost(guided)["positions_per_call"]) == 2 * L
+
+
+def test_a_policy_that_asks_nothing_has_a_cost_as_well():
+    @ts.policy
+    def silent(x, logits):
+        """Writes what stands there."""
+        return ts.unmask(x, ts.tokens(x), where=ts.masked(x))
+
+    assert cost(silent.plan())["positions_per_call"] == "0" and certify(silent.plan()).as_dict()["level"] == "BITWISE"
 
 
 def test_the_advance_of_a_chain_is_a_geometric_sum():

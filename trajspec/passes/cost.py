@@ -100,6 +100,8 @@ def _drafted(plan: Plan) -> int | None:
 
 def _positions(base: Plan, states: str) -> str:
     """Positions of a call: a state in the open block shows its block only, one that opens a block the whole canvas."""
+    if not any(item.op.calls_model for item in base.nodes()):
+        return "0"
     forward = forward_of(base)
     view = forward.attributes.get("view", "full")
     if view == "full":
