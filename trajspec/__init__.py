@@ -12,6 +12,7 @@ _PUBLIC = {
     "parse": "trajspec.ir", "policy": "trajspec.ir", "query": "trajspec.ir", "run": "trajspec.ir",
     "policies": "trajspec.policies",
     "decode": "trajspec.decoding", "infill": "trajspec.decoding", "stream": "trajspec.decoding",
+    "drafter": "trajspec.ir.drafter", "trajectories": "trajspec.ir.ahead", "Drafter": "trajspec.ir.drafter",
     "compare_calls": "trajspec.strict", "speculate": "trajspec.passes",
     "load_model": "trajspec.runtime.models",
 }  # fmt: skip
