@@ -9,12 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajspec.ir.ahead import nothing_held
+from trajspec.ir.canvas import canvas
 from trajspec.ir.op import OPS
 from trajspec.runtime.meanings import MEANINGS
 
 from .operands import NoHostReads, canvases, logits, reference_form, same, sizes, tensors
 
+STATE = st.lists(st.sampled_from([0, 0, 1, 2]), min_size=1, max_size=6).map(
+    lambda choices: sum(choice << 2 * rank for rank, choice in enumerate(choices)) or 1
+)
+TABLES = st.lists(st.lists(STATE, max_size=9), min_size=1, max_size=3).map(
+    lambda lists: tuple((floor, *codes) for floor, codes in zip((0.9, 0.4, 0.0), lists, strict=False))
+)
 SETTINGS = {
+    "ranks": st.fixed_dictionaries({"nodes": st.integers(1, 9), "table": TABLES}),
     "chain": st.fixed_dictionaries({"nodes": st.integers(1, 9)}),
     "tree": st.fixed_dictionaries(
         {
@@ -60,8 +68,6 @@ def test_torch_drafts_what_numpy_drafts(name):
 
 def test_a_draft_with_other_ties_is_noticed():
     """The comparison sees which of two equally sure positions comes first."""
-    from trajspec.ir.canvas import canvas
-
     row = canvas([], gen_length=3, vocab_size=4, mask_id=3)
     x = row._replace(**{name: getattr(row, name)[None] for name in row._fields})
     held = nothing_held(x, np.zeros((1, 3, 4)))
@@ -77,8 +83,8 @@ def test_a_draft_with_other_ties_is_noticed():
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_drafters_compile_as_one_graph(name):
     told = {attribute.name: attribute.default for attribute in OPS[name].attributes} | {"nodes": 4, "size": 2}
-    from trajspec.ir.canvas import canvas
-
+    if name == "ranks":
+        told["table"] = ((0.9, 1, 5, 21), (0.5, 2, 8), (0.0, 1, 4, 6, 9))
     row = canvas([1], gen_length=4, vocab_size=5, mask_id=4)
     x = row._replace(**{field: getattr(row, field)[None] for field in row._fields})
     held = nothing_held(x, np.random.default_rng(0).normal(size=(1, 5, 5)))

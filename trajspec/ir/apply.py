@@ -19,6 +19,7 @@ from .nodes import Value, node
 from .op import OPS, Attribute, Op, pairs
 
 MAX_ENTRIES = 1000
+MAX_NESTING = 3
 Bound = tuple[list[Any], dict[str, Any]]
 
 
@@ -105,7 +106,7 @@ def check_attribute(op: Op, attribute: Attribute, value: Any, place: Place | Non
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, (list, tuple)):
-        value = tuple(item.item() if isinstance(item, np.generic) else item for item in value)
+        value = _plain(value)
     if "name" in attribute.types and isinstance(value, Kind):
         value = value.name
     kind = type(value).__name__ if value is not None else "None"
@@ -116,9 +117,10 @@ def check_attribute(op: Op, attribute: Attribute, value: Any, place: Place | Non
     if "name" in allowed and "str" not in allowed and kind == "str":
         kind = "name" if is_name(value) else f"{value[:60]!r}, which is no name"
     if isinstance(value, tuple):
-        strange = [item for item in value if type(item) not in (int, float, str, bool) or _endless(item)]
+        flat = _flat(value)
+        strange = [item for item in flat if type(item) not in (int, float, str, bool) or _endless(item)]
         kind = "a tuple of more than finite numbers and strings" if strange else kind
-        kind = f"a tuple of {len(value)} entries (at most {MAX_ENTRIES})" if len(value) > MAX_ENTRIES else kind
+        kind = f"a tuple of {len(flat)} entries (at most {MAX_ENTRIES})" if len(flat) > MAX_ENTRIES else kind
     if isinstance(value, Handle):
         kind = described(value)
     elif _endless(value):
@@ -131,6 +133,20 @@ def check_attribute(op: Op, attribute: Attribute, value: Any, place: Place | Non
         got = f"{value!r}" if kind in ("int", "float", "bool", "None") else kind
         raise fail(f"{op.name}: setting '{attribute.name}' must be {expected}, got {got}", remedy, place)
     return value
+
+
+def _plain(value: Any, depth: int = MAX_NESTING) -> Any:
+    """Lists as tuples and numpy numbers as Python's, down to a depth."""
+    if isinstance(value, (list, tuple)) and depth:
+        return tuple(_plain(item, depth - 1) for item in value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _flat(value: Any, depth: int = MAX_NESTING) -> list[Any]:
+    """What a tuple and the tuples in it hold; one nested too deep stays, and is no number."""
+    if not isinstance(value, tuple) or not depth:
+        return [value]
+    return [entry for item in value for entry in _flat(item, depth - 1)] if value else []
 
 
 def _endless(value: Any) -> bool:

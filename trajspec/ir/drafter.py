@@ -87,8 +87,9 @@ def drafter(function: Callable[..., Any]) -> Drafter:
 
     x is the canvas of one row and logits float [L, V] the last known ones (NaN where none are), in numpy. A trajectory
     is a sequence of updates {position: token}: what may be committed next, and after that, in canvas coordinates.
-    Their states, the first `nodes` that differ, are evaluated in the next call. Keyword arguments are settings and need
-    defaults. Raises TrajspecError when the signature does not read like that or the name is taken.
+    Their states are evaluated in the next call, with the canvas itself `nodes` of them at most, the first that differ
+    (without a setting `nodes`: all). Keyword arguments are settings and need defaults. Raises TrajspecError when the
+    signature does not read like that or the name is taken.
     """
     shape = "def mine(x, logits, *, nodes=8): return [[{position: token}, ...], ...]"
     place = definition(function)
@@ -133,7 +134,7 @@ def _ask(function: Callable[..., Any], row: Canvas, logits: np.ndarray, settings
             "expected trajectories: lists of updates {position: token}"
         ) from error
     most = settings.get("nodes")
-    return draft if most is None else Draft(*(part[:most] for part in draft))
+    return draft if most is None else Draft(*(part[: max(most - 1, 0)] for part in draft))
 
 
 def per_row(function: Callable[[Canvas, np.ndarray], Draft], x: Canvas, logits: np.ndarray) -> Draft:

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import ahead
 from ..ahead import Draft, Held
-from ..canvas import Canvas
+from ..canvas import Cache, Canvas
 from ..errors import TrajspecError
 from ..op import op
 from .read import block_numbers, whole
@@ -211,3 +212,96 @@ def _likeliest(code: Any, mass: Any, most: int) -> tuple[np.ndarray, np.ndarray]
 def _padded(part: np.ndarray, width: int) -> np.ndarray:
     missing = np.zeros((*part.shape[:-1], max(width - part.shape[-1], 0)), np.int64)
     return np.concatenate([part[..., :width], missing], axis=-1)
+
+
+_ANY = "canvas | cache | probs | logits | scores | tokens | selection | count | flag"
+
+
+@op(f"frozen(*state: {_ANY}, held: held, of: plan, nodes: int = 8) -> draft: draft", check=states)
+def frozen(*state: Any, held: Held, of: Any, nodes: int) -> Draft:
+    """Where the base `of` would go if the model's answer never changed: its own step, again and again.
+
+    Schedules, counters and histories are the base's own. No states where a masked position's logits are not known.
+    """
+    from ..interpret import evaluate
+
+    known = ahead.split(of, state)
+    x: Canvas = known[of.carried[0]]
+    forward = ahead.forward_of(of)
+    unknown = np.isnan(held.logits).any(axis=-1, keepdims=True)
+    there = ~(x.masked & unknown[..., 0]).any(axis=-1)
+    logits = np.where(unknown, 0.0, held.logits)
+    tokens, masked, exists = [x.tokens], [x.masked], [there & False]
+    for _ in range(nodes - 1):
+        there = there & ~known[of.carried[0]].done[..., 0]
+        answers: tuple[Any, ...] = (logits,) * len(forward.results)
+        if forward.op.name == "forward_cached":
+            looked = [value for value in forward.args if value is not None]
+            made = evaluate(looked, known)
+            answers = (logits, _next_cache(*(made[value] for value in looked)))
+        with np.errstate(all="ignore"):
+            values = evaluate(of.step, known | dict(zip(forward.results, answers, strict=True)))
+        known = known | dict(zip(of.carried, (values[value] for value in of.step), strict=True))
+        now: Canvas = known[of.carried[0]]
+        tokens.append(now.tokens)
+        masked.append(now.masked)
+        exists.append(there & ((now.tokens != x.tokens) | (now.masked != x.masked)).any(axis=-1))
+    kept = np.stack(exists, axis=-1)[..., 1:]
+    return Draft(
+        np.where(kept[..., None], np.stack(tokens, axis=-2)[..., 1:, :], x.tokens[..., None, :]),
+        np.where(kept[..., None], np.stack(masked, axis=-2)[..., 1:, :], x.masked[..., None, :]),
+        kept,
+    )
+
+
+def _next_cache(x: Canvas, cache: Cache, where: np.ndarray) -> Cache:
+    due = (cache.where != where).any(axis=-1, keepdims=True)
+    return Cache(np.where(due, x.tokens, cache.tokens), np.where(due, x.masked, cache.masked), where)
+
+
+def _table(table: tuple, nodes: int, size: int | None) -> None:
+    states(nodes, size)
+    opened: list[Any] = [entry[0] if isinstance(entry, tuple) and entry else None for entry in table]
+    fits = all(type(floor) in (int, float) and 0 <= floor <= 1 for floor in opened)
+    if not fits or opened != sorted(opened, reverse=True):
+        raise TrajspecError("table must hold a tuple a stratum, each opened by its least confidence, from 1 down to 0")
+    for entry in table:
+        for code in entry[1:]:
+            if type(code) is not int or not 0 < code < 4**RANKS or code & code >> 1 & int("01" * RANKS, 2):
+                raise TrajspecError(
+                    f"table holds the state {code!r}; expected two bits a rank: 0 masked, 1 likeliest, 2 second token"
+                )
+
+
+@op(
+    "ranks(x: canvas, held: held, *, table: tuple, nodes: int = 8, size: int | None = None) -> draft: draft",
+    check=_table,
+)
+def ranks(x: Canvas, held: Held, *, table: tuple, nodes: int, size: int | None) -> Draft:
+    """The states that came next most often on other prompts (`trajspec.calibrate`).
+
+    `table`: one tuple a stratum of the surest held confidence, from the highest down: its lower bound, then the states
+    to draft, the best first, as numbers with two bits a rank (0: masked; 1, 2: its likeliest, its second token).
+    Source: calibrated drafts as in Spiffy (arXiv 2509.18085), on ranks of the held confidences.
+    """
+    rank = ranked(x, held, size)
+    second, _ = second_choice(held, rank)
+    surest = rank.conf[..., :1]
+    lead = surest.shape[:-1]
+    code = np.zeros((*lead, nodes - 1), np.int64)
+    for floor, states_ in reversed(strata_of(table, nodes - 1)):
+        code = np.where(surest >= floor, np.array(states_, np.int64), code)
+    number = np.arange(rank.odds.shape[-1])
+    needed = np.where(code[..., None] >> 2 * number & 3 > 0, number + 1, 0).max(axis=-1, initial=0)
+    beyond = code >> 2 * len(number) > 0 if len(number) < RANKS else code < 0
+    exists = (code > 0) & (needed <= rank.count) & ~beyond
+    return drawn(x, rank, second, np.where(exists, code, 0), exists)
+
+
+def strata_of(table: tuple, width: int) -> list[tuple[int, list[int]]]:
+    """The strata of a calibrated table: the lower bound in units, and `width` states, 0 where there is none."""
+    found = []
+    for floor, *codes in table:
+        bound = round(math.log(floor) * UNIT) if floor > 0 else -(2**62)
+        found.append((bound, (codes + [0] * width)[:width]))
+    return found

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from ...ir import ahead
 from ...ir.ahead import Draft, Held
 from ...ir.canvas import Canvas
-from ...ir.opset.draft import ALONE, BEHIND, PREFIXES, RANKS, SECOND, STEEP, SURE, UNIT, Ranked, floors
+from ...ir.opset.draft import ALONE, BEHIND, PREFIXES, RANKS, SECOND, STEEP, SURE, UNIT, Ranked, floors, strata_of
+from ...ir.plan import Plan
 from .canvas import block_numbers
 from .registry import meaning, wide
 from .score import first_max, log_prob, token_ids
@@ -142,3 +146,56 @@ def _likeliest(code: Tensor, mass: Tensor, most: int) -> tuple[Tensor, Tensor]:
     best = total.sort(dim=-1, descending=True, stable=True).indices[:, :most]
     root = torch.zeros_like(code[:, :1])
     return torch.cat([root, code.gather(-1, best)], -1), torch.cat([root + UNIT, total.gather(-1, best)], -1)
+
+
+@meaning("frozen")
+def frozen(*state: Any, held: Held, of: Plan, nodes: int) -> Draft:
+    """Where the base would go if the model's answer never changed."""
+    from ..step import evaluate, like
+    from ..views import next_cache
+
+    known = ahead.split(of, state)
+    x: Canvas = known[of.carried[0]]
+    forward = ahead.forward_of(of)
+    unknown = held.logits.isnan()
+    there = ~(x.masked & unknown.any(dim=-1)).any(dim=-1)
+    logits = torch.where(unknown.any(dim=-1, keepdim=True), 0.0, held.logits)
+    tokens, masked, exists = [x.tokens], [x.masked], [there & False]
+    for _ in range(nodes - 1):
+        there = there & ~known[of.carried[0]].done[:, 0]
+        answers: tuple[Any, ...] = (logits,) * len(forward.results)
+        if forward.op.name == "forward_cached":
+            looked = [value for value in forward.args if value is not None]
+            made = evaluate(looked, known)
+            answers = (logits, next_cache(*(made[value] for value in looked)))
+        values = evaluate(of.step, known | dict(zip(forward.results, answers, strict=True)))
+        known = known | {old: like(values[new], known[old]) for old, new in zip(of.carried, of.step, strict=True)}
+        now: Canvas = known[of.carried[0]]
+        tokens.append(now.tokens)
+        masked.append(now.masked)
+        exists.append(there & ((now.tokens != x.tokens) | (now.masked != x.masked)).any(dim=-1))
+    kept = torch.stack(exists, dim=-1)[:, 1:]
+    return Draft(
+        torch.where(kept[..., None], torch.stack(tokens, dim=-2)[:, 1:], x.tokens[:, None, :]),
+        torch.where(kept[..., None], torch.stack(masked, dim=-2)[:, 1:], x.masked[:, None, :]),
+        kept,
+    )
+
+
+@meaning("ranks")
+def ranks(x: Canvas, held: Held, *, table: tuple, nodes: int, size: int | None) -> Draft:
+    """The states that came next most often on other prompts."""
+    rank = ranked(x, held, size)
+    second, _ = second_choice(held, rank)
+    surest = rank.conf[:, :1]
+    code = torch.zeros(len(surest), nodes - 1, dtype=torch.int64, device=surest.device)
+    for floor, states in reversed(strata_of(table, nodes - 1)):
+        # From numbers, not from a tensor of them: nothing is copied to the device.
+        columns = [torch.where(surest >= floor, state, code[:, at : at + 1]) for at, state in enumerate(states)]
+        code = torch.cat(columns, dim=-1) if columns else code
+    number = torch.arange(rank.odds.shape[-1], device=code.device)
+    most = len(number)
+    needed = torch.where((code[..., None] >> 2 * number & 3) > 0, number + 1, 0).amax(dim=-1)
+    beyond = (code >> 2 * most > 0) if most < RANKS else code < 0
+    exists = (code > 0) & (needed <= rank.count) & ~beyond
+    return drawn(x, rank, second, torch.where(exists, code, 0), exists)
