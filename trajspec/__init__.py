@@ -13,6 +13,7 @@ _PUBLIC = {
     "policies": "trajspec.policies",
     "decode": "trajspec.decoding", "infill": "trajspec.decoding", "stream": "trajspec.decoding",
     "drafter": "trajspec.ir.drafter", "trajectories": "trajspec.ir.ahead", "Drafter": "trajspec.ir.drafter",
+    "calibrate": "trajspec.calibration", "load_drafter": "trajspec.calibration",
     "compare_calls": "trajspec.strict", "speculate": "trajspec.passes",
     "load_model": "trajspec.runtime.models",
 }  # fmt: skip
