@@ -119,6 +119,18 @@ def test_require_exact_names_a_near_tie():
     assert report.changed_steps == 1 and report.equal == 1 and abs(report.largest - 0.01) < 1e-9
 
 
+def test_recheck_makes_thin_decisions_alone():
+    """As many calls more as there are thin decisions, and the base's own path."""
+    options = {"policy": "llada_low_confidence"}
+    base = ts.infill(Shaky(0), [[5] * 6], **options)[0]
+    mended = ts.infill(Shaky(0), [[5] * 6], draft="chain", recheck=0.01, **options)[0]
+    assert mended.path == base.path and mended.calls > base.calls
+    assert mended.certificate["level"] == "BITWISE"
+    # Decisions that are not thin are made in the packed call.
+    steady = ts.infill(Steady(4), [[5] * 7], draft="chain", recheck=1e-9, **options)[0]
+    assert steady.calls < ts.infill(Steady(4), [[5] * 7], **options)[0].calls
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

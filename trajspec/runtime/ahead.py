@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..ir import ahead
+from ..ir import ahead, margins
 from ..ir.ahead import Draft, Held
 from ..ir.canvas import Cache, Canvas
 from ..ir.errors import TrajspecError
-from ..ir.nodes import Node, Value
+from ..ir.nodes import Node, Value, walk
 from ..ir.plan import Plan
 from ..ir.query import Query, nonfinite
 from .batch import map_leaves, pick
@@ -415,7 +416,7 @@ class Speculator:
         carried = tuple(known[value] for value in self.base.carried)
         told = self.walk.attributes
         alive = ~carried[0].done[:, 0]
-        through = torch.zeros_like(alive)
+        through, alone = torch.zeros_like(alive), torch.zeros_like(alive)
         moves: list[Move] = []
         held = held._replace(drafted=held.drafted + table.drafted[:, None])
         for taken in range(table.exists.shape[1]):
@@ -439,6 +440,11 @@ class Speculator:
                     due = (cache.where != where).any(-1)
                     through = through | (alive & due & (at > 0) & ~stale[:, 0])
             values_now = evaluate(self.base.step, now | dict(zip(self.forward.results, outs, strict=True)))
+            if told["recheck"] is not None:
+                thin = self._thin(values_now, (alive & (table.drafted > 0)).tolist(), told["recheck"])
+                alone, alive = alone | thin, alive & ~thin
+                if not bool(alive.any()):
+                    break
             exact = tuple(values_now[value] for value in self.base.step)
             exact = tuple(like(new, old) for new, old in zip(exact, carried, strict=True))
             after = exact
@@ -453,7 +459,19 @@ class Speculator:
             carried = after
         if table.opened is not None:
             self._enter(table.opened, through, rows)
-        return moves, (*carried, held)
+        return moves, (*carried, held._replace(alone=alone[:, None]))
+
+    def _thin(self, values: Mapping[Value, Any], asked: Sequence[bool], eps: float) -> Tensor:
+        """bool [R]: rows among the asked whose step hangs on less than packed logits may be off; reads the device."""
+        used = [
+            value for item in walk(self.base.step) for value in (*item.args, *item.results) if value and value in values
+        ]
+        found = [False] * len(asked)
+        for row, wanted in enumerate(asked):
+            if wanted:
+                one = {value: _numpy_row(values[value], row) for value in used}
+                found[row] = margins.thin(self.base, one, eps)
+        return torch.tensor(found, device=values[self.base.carried[0]].done.device)
 
     def _find(self, table: Evaluated, now: Mapping[Value, Any], x: Canvas) -> tuple[Tensor, Tensor]:
         """The entry of the table for the current state, int64 [R], and whether there is one, bool [R]."""
@@ -554,6 +572,15 @@ def _refuse(read: Sequence[Sequence[bool]], group: Sequence[int], vocab_size: in
 def _nonfinite(group: Sequence[int], x: Canvas, bad: Tensor, empty: Tensor) -> TrajspecError:
     row, column = (int(part) for part in (bad | empty).nonzero()[0])
     return nonfinite(group[row], int(x.position[row, column]), int(x.step[row, 0]), bool(bad[row, column]))
+
+
+def _numpy_row(value: Any, row: int) -> Any:
+    if isinstance(value, tuple):
+        return type(value)(*(_numpy_row(part, row) for part in value))
+    if not isinstance(value, Tensor):
+        return np.asarray([value]) if isinstance(value, (bool, int, float)) else value
+    one = value[row].detach().cpu()
+    return (one.double() if one.is_floating_point() else one).numpy()
 
 
 def _repeated(keys: Sequence[Tensor], exists: Tensor) -> Tensor:

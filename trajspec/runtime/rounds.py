@@ -60,24 +60,32 @@ def drive_rounds(
             total.add(kind, len(group), positions)
             for row in group:
                 told.costs[row].add(kind, 1, positions // len(group))
-        index = None if len(live) == len(rows) else torch.tensor(live, device=batch.tokens.device)
-        mine, inside = _of(bound, carried, index)
-        # Not around the caller's code: what the loop yields to must not run in this mode.
-        with torch.inference_mode():
-            made = spec.round(inside, mine, live, index, all_real)
-        _count(told, total, live, made.rows, made.positions, made.drafted, made.due)
         ended: set[int] = set()
-        for move in made.moves:
-            yield from _report(plan, move, live, told, ended, halt, keep_path, patience, most)
-        done = made.carried[0].done[:, 0].tolist()
-        ended |= {row for row, over in zip(live, done, strict=True) if over}
-        carried = made.carried if index is None else put(carried, index, made.carried)
+        # A decision that is made again is made in a call without hypothetical states, as the base makes it.
+        for group in _apart(live, carried[-1].alone):
+            index = None if len(group) == len(rows) else torch.tensor(group, device=batch.tokens.device)
+            mine, inside = _of(bound, carried, index)
+            # Not around the caller's code: what the loop yields to must not run in this mode.
+            with torch.inference_mode():
+                made = spec.round(inside, mine, group, index, all_real)
+            _count(told, total, group, made.rows, made.positions, made.drafted, made.due)
+            for move in made.moves:
+                yield from _report(plan, move, group, told, ended, halt, keep_path, patience, most)
+            done = made.carried[0].done[:, 0].tolist()
+            ended |= {row for row, over in zip(group, done, strict=True) if over}
+            carried = made.carried if index is None else put(carried, index, made.carried)
         live = [row for row in live if row not in ended]
     runs = []
     for row in range(len(rows)):
         canvas, meters = told.final.get(row) or (unstack(carried[0], row), _meters(carried[-1], row))
         runs.append(RowRun(canvas, told.costs[row], told.paths[row], row in told.halted, meters))
     return runs, total
+
+
+def _apart(live: Sequence[int], alone: Tensor) -> list[list[int]]:
+    flags = alone[:, 0].tolist()
+    groups = ([row for row in live if flags[row]], [row for row in live if not flags[row]])
+    return [group for group in groups if group]
 
 
 def _of(
