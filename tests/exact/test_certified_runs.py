@@ -93,6 +93,10 @@ def test_a_packed_call_that_is_off_is_what_unknown_numerics_are_about():
     assert states(run(based("one"), Off(), x)) != states(run(planned("one"), Off(), x))
     assert certify(planned("one"), numerics=Numerics.UNKNOWN).level is APPROX
     assert certify(planned("one", recheck=1e-5), numerics="unknown").level is BITWISE
+    assert states(run(based("one"), Off(), x)) == states(run(planned("one", recheck=1e-5), Off(), x))
+    # A cached view goes on with what a packed call left behind.
+    assert certify(planned("one", "dual", recheck=1e-5), numerics="unknown").level is APPROX
+    assert "A4.kept" in [item.id for item in certify(planned("one", "dual", recheck=1e-5)).assumes]
     assert [item.status for item in certify(planned("one"), numerics="measured").assumes if item.id == "A4.packed"] == [
         "measured"
     ]

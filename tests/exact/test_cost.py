@@ -56,6 +56,16 @@ def test_calls_lie_between_the_bounds(view, nodes, carried):
     assert min(fewest) <= {"full": 1, "dual": 2, "block_causal": 3}[view]
 
 
+def test_rechecking_takes_two_calls_a_step_at_most():
+    plan = speculate(ONE(block_length=4), named("chain")(nodes=4), recheck=1.0)
+    assert expression(cost(plan)["nfe_upper"]) == 2 * symbol("N")
+    x = canvas([], gen_length=8, vocab_size=4, mask_id=3)
+    for seed in range(4):
+        # With two levels nearly every decision is thin.
+        calls = run(plan, HashModel(seed, 4, 2), x).calls
+        assert run(ONE(block_length=4).plan(), HashModel(seed, 4, 2), x).calls < calls <= 16
+
+
 def test_positions_of_a_call():
     L, n = symbol("L"), symbol("n")
     full = {name: expression(text) for name, text in cost(speculate(ONE, named("chain")(nodes=4))).items()}

@@ -26,7 +26,7 @@ class Numerics(Enum):
     """What is known of the logits of a packed call beside those of a call of its own.
 
     ASSUMED: taken to be equal, and said so. MEASURED: they were compared on this machine and were equal, bit for bit.
-    UNKNOWN: nothing; only `recheck` helps then.
+    UNKNOWN: nothing; then `recheck` helps, and only where no cache keeps what a packed call computed.
     """
 
     ASSUMED = "assumed"
@@ -201,19 +201,26 @@ def _certify(plan: Plan, numerics: Numerics, stops: bool, *_: Any) -> Certificat
     rechecks = [item.attributes["recheck"] for item in plan.nodes() if item.op.name == "walk"]
     bound = None if None in rechecks else max(rechecks)
     found = list(dict.fromkeys(reasons(plan, stops)))
-    if numerics is Numerics.UNKNOWN and bound is None:
-        found.append(
-            Reason(
-                "verify", 7, Level.APPROX,
-                "takes logits from packed calls, and nothing is known of how far they are off",
-                "recheck=EPS with a bound, or compare packed with single calls first", "C4",
-            )
-        )  # fmt: skip
+    if numerics is Numerics.UNKNOWN:
+        found += _unknown(base, bound)
     lines = lines_of(str(plan), plan)
     placed = tuple(replace(reason, line=lines.get(reason.op) or None) for reason in found)
     level = max((reason.level for reason in placed), default=Level.BITWISE)
     assumed = tuple(_assumptions(plan, base, numerics, bound, stops, placed))
     return Certificate(plan, level, base.name, digest, _noise(base), numerics, placed, assumed)
+
+
+def _unknown(base: Plan, bound: float | None) -> list[Reason]:
+    """What is lost when nothing is known of packed calls; `bound`: of the recheck, None without one."""
+    if bound is None:
+        msg = "takes logits from packed calls, and nothing is known of how far they are off"
+    elif any(item.op.name == "forward_cached" for item in base.nodes()):
+        msg = "keeps keys and values of packed calls, which a call of its own then goes on with"
+    else:
+        return []
+    return [
+        Reason("verify", 7, Level.APPROX, msg, "the full view and recheck=EPS, or measure packed calls first", "C4")
+    ]
 
 
 def _noise(base: Plan) -> str:
@@ -228,11 +235,13 @@ def _assumptions(
     plan: Plan, base: Plan, numerics: Numerics, bound: float | None, stops: bool, found: tuple[Reason, ...]
 ) -> list[Assumption]:
     out = [Assumption("A1.view", "the model answers the same to the same view", "declared")]
+    status = "measured" if numerics is Numerics.MEASURED else "declared"
     if bound is not None:
         out.append(Assumption("A4.eps", f"packed logits are off by {bound:g} at most", "declared"))
         out.append(Assumption("A4.margin", "thinner decisions are made again in a call of their own", "checked"))
+        if numerics is not Numerics.UNKNOWN and any(item.op.name == "forward_cached" for item in base.nodes()):
+            out.append(Assumption("A4.kept", "keys and values of a packed call are those of a call of its own", status))
     elif numerics is not Numerics.UNKNOWN:
-        status = "declared" if numerics is Numerics.ASSUMED else "measured"
         out.append(Assumption("A4.packed", "a packed call gives the logits of a call of its own", status))
     out.append(Assumption("A2.key", "the key of a drafted state holds all that the model is shown", "proved"))
     out.append(Assumption("A5.ties", "ties go to the lowest token and position", "proved"))
