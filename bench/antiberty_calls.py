@@ -41,9 +41,7 @@ def main() -> None:
     reader.add_argument("--quick", action="store_true", help="threshold 0.9 and 8 nodes only")
     quick = reader.parse_args().quick
     model = ts.load_model("antiberty")
-    print(
-        f"{'given':>5} {'threshold':>9} {'nodes':>5} {'drafter':8} {'calls':>6} {'saved':>6} {'rows':>6} {'positions':>10}"
-    )
+    print("given threshold nodes drafter   calls  saved   rows  positions")
     for threshold in (0.9,) if quick else (0.9, 0.7, 0.5):
         told = {"threshold": threshold, "block_length": None}
         ranks = ts.calibrate(model, OTHERS, **told)

@@ -132,7 +132,7 @@ def floors(threshold: float | None, strata: tuple) -> list[int]:
 
 @op(
     "tree(x: canvas, held: held, *, nodes: int = 8, size: int | None = None, threshold: float | None = None, "
-    "strata: tuple = (0.7, 0.5, 0.3), alternatives: int = 1, branching: int = 4) -> draft: draft",
+    "strata: tuple = (0.7, 0.5, 0.3), alternatives: int = 1, branching: int = 3) -> draft: draft",
     check=_shape,
 )
 def tree(
