@@ -251,14 +251,21 @@ def draw_case(
     canvas = tuple(draw(st.integers(0, tokens - 1)) for _ in range(known)) + (-1,) * (size - known)
     model: Model
     if draw(st.booleans()):
-        model = Hash(draw(st.integers(0, 2**16)), draw(st.sampled_from(tuple(levels))))
+        model = Hash(draw_seed(draw), draw(st.sampled_from(tuple(levels))))
     else:
         # 1 comes first, so that what shrinks becomes uniform.
         weight = st.sampled_from((1, 2, 3, 0, 4, 9, 40))
         model = Tape(tuple(draw(st.lists(weight, max_size=6 * tokens))))
-    seed = draw(st.integers(0, 2**16))
+    seed = draw_seed(draw)
     drawn = [draw_drafts(draw, canvas, tokens) for _ in range(drafts)]
     return Case(canvas, tokens, model, seed, *drawn)
+
+
+def draw_seed(draw: Draw) -> int:
+    """A number below 9,801, from two small ones: among larger ones hypothesis prefers those in the user's sources."""
+    from hypothesis import strategies as st
+
+    return 99 * draw(st.integers(0, 98)) + draw(st.integers(0, 98))
 
 
 def draw_drafts(draw: Draw, canvas: State, vocab: int) -> Drafts:
