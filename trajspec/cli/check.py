@@ -22,8 +22,9 @@ def add(commands: Any) -> None:
         "program", metavar="FILE.py:NAME", help="run(denoise, canvas, seed) -> states, a policy or a plan"
     )
     check.add_argument(
-        "--against", required=True, metavar="NAME|FILE.py:NAME", help="its base: a policy of the library, or the same"
-    )
+        "--against", metavar="NAME|FILE.py:NAME", help="its base: a policy of the library, or one of the same three "
+        "(default: the base of a speculated plan)",
+    )  # fmt: skip
     check.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the policy after --against"
     )
@@ -41,33 +42,40 @@ def run(args: argparse.Namespace) -> int:
     """Search and print; 0 when nothing was found, 1 for a counterexample, 2 when too little was tested."""
     if args.examples < 1:
         raise TrajspecError(f"--examples {args.examples}: expected how many cases to draw, 1 or more")
-    program = _program(args.program, "check", {})
-    base = _program(args.against, "--against", pairs(args.set))
+    settings = pairs(args.set)
+    program, base = _found(args.program, "check"), _found(args.against, "--against")
+    if isinstance(base, Policy):
+        base = base.bind(**settings)
+    elif settings:
+        raise TrajspecError(f"--set {args.set[0]}: --against {args.against} is no policy and has no parameters")
     from ..exact.check import check_program, rounds_only, whole_path
+    from ..exact.plan_check import check
+    from ..exact.program import plan_program
 
-    paths = rounds_only if args.rounds else whole_path
-    verdict = check_program(
-        program, base, paths=paths, examples=args.examples, seed=args.seed, near_ties=not args.no_near_ties
-    )
+    told: dict[str, Any] = {"examples": args.examples, "seed": args.seed, "near_ties": not args.no_near_ties}
+    if isinstance(program, Policy) and not isinstance(base, (Policy, Plan)):
+        program = program.plan()
+    if not isinstance(program, (Policy, Plan)):
+        told["paths"] = rounds_only if args.rounds else whole_path
+    elif args.rounds:
+        raise TrajspecError(f"--rounds is about programs; {args.program} reports every state")
+    if base is None and (not isinstance(program, Plan) or program.base is None):
+        raise TrajspecError(
+            f"{args.program} needs a base: --against NAME, or FILE.py:NAME; a speculated plan has its own"
+        )
+    if base is None or isinstance(base, (Policy, Plan)):
+        verdict = check(program, base, **told)
+    else:
+        verdict = check_program(plan_program(program) if isinstance(program, Plan) else program, base, **told)
     print(json.dumps(verdict.as_dict(), ensure_ascii=False) if args.json else verdict)
     return _EXIT[verdict.verdict]
 
 
-def _program(text: str, option: str, settings: dict[str, Any]) -> Any:
-    """What `text` names, as a program from a denoiser and a canvas to states."""
-    from ..exact.program import plan_program
+def _found(text: str | None, option: str) -> Any:
+    """What `text` names: a policy of the library, or a program, policy or plan out of a file."""
     from ..policies import get_policy
 
-    found = from_file(text, option, "program, policy or plan", callable_or_plan)
-    if isinstance(found, str):
-        found = get_policy(found)
-    if isinstance(found, Policy):
-        found = found.bind(**settings).plan()
-    elif settings:
-        raise TrajspecError(f"--set {next(iter(settings))}: {text} is no policy and has no parameters")
-    return plan_program(found) if isinstance(found, Plan) else found
-
-
-def callable_or_plan(found: Any) -> bool:
-    """Whether it can be checked: a plan, a policy or a program."""
-    return isinstance(found, Plan) or callable(found)
+    if text is None:
+        return None
+    found = from_file(text, option, "program, policy or plan", lambda it: isinstance(it, Plan) or callable(it))
+    return get_policy(found) if isinstance(found, str) else found
