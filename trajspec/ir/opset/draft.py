@@ -115,8 +115,10 @@ def _shape(
     nodes: int, size: int | None, threshold: float | None, strata: tuple, alternatives: int, branching: int
 ) -> None:
     states(nodes, size)
-    if any(not isinstance(bound, (int, float)) or not 0 < bound <= 1 for bound in (*strata, threshold or 1)):
-        raise TrajspecError(f"strata is {strata} below threshold {threshold}, expected confidences from 0 to 1")
+    if any(not isinstance(bound, (int, float)) or not 0 < bound <= 1 for bound in strata):
+        raise TrajspecError(
+            f"strata is {strata}, expected confidences above 0 and up to 1, below the threshold of the base"
+        )
     if branching < 1 or alternatives < 0:
         raise TrajspecError(
             f"branching is {branching} and alternatives {alternatives}, expected 1 or more positions to try next and "
@@ -126,7 +128,7 @@ def _shape(
 
 def floors(threshold: float | None, strata: tuple) -> list[int]:
     """The lower bounds of the strata as log probabilities in units, from the highest down."""
-    bounds = sorted({bound for bound in (threshold, *strata) if bound is not None}, reverse=True)
+    bounds = sorted({bound for bound in (threshold, *strata) if bound is not None and bound > 0}, reverse=True)
     return [round(math.log(bound) * UNIT) for bound in bounds]
 
 
