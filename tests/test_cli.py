@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -15,6 +16,8 @@ import trajspec.decoding
 from tests.toys import text_model
 from trajspec.cli import find_policy, main
 from trajspec.ir import Policy, TrajspecError, parse
+from trajspec.ir.errors import OptionError
+from trajspec.passes.speculate import named
 from trajspec.policies import POLICIES
 
 needs_antiberty = pytest.mark.skipif(not importlib.util.find_spec("antiberty"), reason="antiberty is not installed")
@@ -171,13 +174,27 @@ def test_unused_steps_are_a_warning_line(letters, capsys):
     assert warnings.showwarning is before
 
 
-def test_a_bug_keeps_its_traceback(letters, monkeypatch):
+@pytest.mark.parametrize(
+    "message", ["unsupported operand", "object of type 'int' has no len()", "f() takes no arguments"]
+)
+def test_a_bug_keeps_its_traceback(message, letters, monkeypatch):
     def broken(*args, **options):
-        raise TypeError("unsupported operand")
+        raise TypeError(message)
 
     monkeypatch.setattr(trajspec.decoding, "decode", broken)
-    with pytest.raises(TypeError, match="unsupported operand"):
+    with pytest.raises(TypeError, match=re.escape(message)):
         main(["decode", "a", "--model", "letters"])
+
+
+def test_refused_options_are_told_apart_from_bugs(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE.replace("where=ts.top", "were=ts.top").replace("plan = two.plan()", "two"))
+    assert main(["explain", "--policy", f"{path}:two"]) == 2
+    assert "unmask() has no keyword 'were'; did you mean where=?" in told(capsys)[1]
+    for refused in (lambda: POLICIES["klass"](colour=3), lambda: named("chain")(colour=3)):
+        with pytest.raises(TypeError, match="colour") as caught:
+            refused()
+        assert isinstance(caught.value, OptionError) and isinstance(caught.value, TrajspecError)
 
 
 @pytest.mark.parametrize("argv", [[], ["decide"], ["decode", "--samples", "two"], ["conformance"]])
