@@ -72,7 +72,9 @@ def compare(base: Plan, plan: Plan, model: Any, batch: list[Canvas]) -> list[Row
         meters = reference.histories[-1]
         for name in ("drafted", "accepted", "off_base", "stale", "first"):
             assert mine.meters[name] == getattr(meters, name)[0], name
-        if mine.cost.kinds.get("store", 0) + mine.cost.kinds.get("prefill", 0) == 0:
+        if not any(
+            item.op.name == "forward_cached" and item.attributes["view"] == "block_causal" for item in base.nodes()
+        ):
             assert (reference.calls, reference.rows) == (mine.cost.calls, mine.cost.rows)
     return ours
 
@@ -98,7 +100,7 @@ def test_cached_views(data):
         policy = policy.bind(block_length=data.draw(st.integers(1, 4)))
     base = policy.plan(view)
     drafting = data.draw(st.sampled_from(["chain", scattered(seed=data.draw(st.integers(0, 99)))]))
-    lookahead = "none" if view == "block_causal" else data.draw(st.sampled_from(["exact", "none"]))
+    lookahead = data.draw(st.sampled_from(["exact", "none"]))
     batch = [data.draw(rows(model)) for _ in range(2)]
     if view == "block_causal":
         batch = [row._replace(start=np.asarray([0])) for row in batch]
@@ -221,12 +223,12 @@ def test_drafters_that_give_what_no_canvas_can_be():
 
 
 @pytest.mark.parametrize("name", ["tiny_llada", "tiny_dream"])
-@pytest.mark.parametrize("view", ["full", "prefix", "dual"])
+@pytest.mark.parametrize("view", ["full", "prefix", "dual", "block_causal"])
 def test_real_networks_bit_for_bit(name, view):
     torch.manual_seed(0)
     model = ts.load_model(f"tests/goldens/{name}")
     policy = "fastdllm_dream_block" if name == "tiny_dream" else "fastdllm_threshold"
-    prompts = [[1, 2, 3, 4, 5], [6, 7], [8] * 9]
+    prompts = [[1, 2, 3, 4, 5, 6, 7, 8], [8] * 16] if view == "block_causal" else [[1, 2, 3, 4, 5], [6, 7], [8] * 9]
     options = {"policy": policy, "gen_length": 24, "block_length": 8, "threshold": 0.9, "cache": view}
     alone = ts.decode(model, prompts, **options)
     ours = ts.decode(model, prompts, draft="chain", require_exact=True, **options)

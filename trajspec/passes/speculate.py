@@ -31,8 +31,8 @@ def speculate(
 
     base: a policy, or its plan; view: of the model calls, when `base` is a policy. drafter: a `Drafter`, or the name of
     one of the library ("chain", "tree", "frozen", ...). lookahead: what becomes of hypothetical states in the next
-    block of a cached view: "exact" (the refresh that opens the block goes into the same call; default for prefix and
-    dual), "none" (left out), "cheap" (evaluated under the cache at hand: approximate). Further settings are those of
+    block of a cached view: "exact" (what opens the block, a refresh or a store pass, goes into the same call; the
+    default), "none" (left out), "cheap" (evaluated under the cache at hand: approximate). Further settings are those of
     the op `walk`: accept="base" (exact), "relaxed" with strata=(...), "subset"; budget=, then=; recheck=.
     carried=False leaves out the pass `carry`.
 
@@ -68,7 +68,7 @@ def draft_and_verify(
     forward = forward_of(base)
     view = forward.attributes.get("view", "full")
     if lookahead is None:
-        lookahead = "exact" if view in ("prefix", "dual") else "none"
+        lookahead = "none" if view == "full" else "exact"
     if view == "full" and lookahead != "none":
         raise TrajspecError(
             f"lookahead={lookahead} is about cached views; the full view needs none, its drafts cross blocks"

@@ -51,12 +51,15 @@ class Evaluated:
 
 @dataclass
 class Opened:
-    """The refreshes of later blocks that a round made: `rows` int64 [n] of the batch, kept in `store` until the walk
-    says which of them the trajectory went through; `before` [n, V] as in `Kept.before`."""
+    """What a round kept ahead for later blocks: `rows` int64 [n] of the batch, in `store` until the walk says which of
+    them the trajectory went through. A refresh gives `before` [n, V] as in `Kept.before`; in the block-causal view
+    finished blocks were stored, as they are in `canvas` before the block `where`."""
 
     rows: Tensor
     store: Any
-    before: Tensor
+    canvas: Canvas
+    where: Tensor
+    before: Tensor | None
 
 
 @dataclass
@@ -114,10 +117,6 @@ class Speculator:
         self.spare: Any = None
         if self.forward.op.name == "forward_cached":
             attrs = self.forward.attributes
-            if attrs["view"] == "block_causal" and self.lookahead != "none":
-                raise TrajspecError(
-                    f"lookahead={self.lookahead} is not built for view block_causal; give lookahead='none'"
-                )
             self.kept = Kept(model, x, attrs["view"], attrs["size"])
 
     def round(
@@ -340,6 +339,12 @@ class Speculator:
         parts: list[Part] = []
         layout: list[tuple[str, Tensor, Seen, Canvas, Tensor]] = []
         refreshes: dict[str, tuple[int, Tensor, list[int]]] = {}
+        opened: Opened | None = None
+        if kept.view == "block_causal" and kinds["child"]:
+            opened = self._stored_ahead(x, where, owner, names, kinds["child"])
+            seen = kept.compose_fill(opened.rows, opened.canvas, opened.where)
+            parts.append(kept.part(opened.canvas, seen, self.spare, opened.rows, keep=True))
+        stored = len(parts)
         for kind, numbers in kinds.items():
             if not numbers:
                 continue
@@ -353,7 +358,7 @@ class Speculator:
                 refreshes[kind] = (len(parts), block, theirs.tolist())
             elif kind == "window":
                 before = None if kept.before is None else kept.before.index_select(0, at)
-            else:
+            elif kept.view != "block_causal":
                 before = _from_refresh(refreshes["refresh" if kind == "fresh" else "open"], theirs.tolist(), device)
             store = self._spare() if kind in ("open", "child") else kept.store
             parts.append(kept.part(canvas, seen, store, at, keep=whole, before=before))
@@ -361,19 +366,36 @@ class Speculator:
         answers = self.model.packed(parts)
         bad, empty, positions = torch.zeros_like(x.masked), torch.zeros_like(x.masked), torch.zeros_like(owner)
         logits = answers[0].new_zeros((len(owner), x.tokens.shape[1], answers[0].shape[-1]))
-        opened: Opened | None = None
-        for (kind, index, seen, canvas, block), answer, part in zip(layout, answers, parts, strict=True):
+        for (kind, index, seen, canvas, block), answer, part in zip(
+            layout, answers[stored:], parts[stored:], strict=True
+        ):
             check_logits(answer, part.tokens, x.allowed.shape[-1])
             if kind == "refresh":
                 kept.note_refresh(part.rows, first_of(answer, block))
             elif kind == "open":
-                opened = Opened(part.rows, self.spare, first_of(answer, block))
+                opened = Opened(part.rows, self.spare, canvas, block, first_of(answer, block))
             full = answer if kind in ("refresh", "open") else spread(answer, seen)
             done, nan_here, empty_here = finish(canvas, full, seen.computed, predict_mask)
             logits = logits.index_copy(0, index, done)
             bad, empty = bad.index_copy(0, index, nan_here), empty.index_copy(0, index, empty_here)
             positions = positions.index_copy(0, index, torch.full_like(index, part.tokens.shape[1]))
-        return [logits], bad, empty, (torch.ones_like(owner), positions), (is_root & due)[is_root], opened
+        count = torch.ones_like(owner)
+        if stored and opened is not None:
+            # The store pass of a row is counted with its root.
+            paid = is_root & torch.isin(names.index_select(0, owner), opened.rows)
+            count, positions = count + paid, positions + paid * parts[0].tokens.shape[1]
+        return [logits], bad, empty, (count, positions), (is_root & due)[is_root], opened
+
+    def _stored_ahead(self, x: Canvas, where: Tensor, owner: Tensor, names: Tensor, children: Sequence[int]) -> Opened:
+        """The rows with states in a later block, made ready to store the blocks before it (block_causal)."""
+        kept = self.kept
+        assert kept is not None
+        owners = owner.tolist()
+        one = {owners[number]: number for number in reversed(children)}  # the finished blocks are alike in all of them
+        index = torch.tensor([one[row] for row in sorted(one)], device=owner.device)
+        rows = names.index_select(0, owner.index_select(0, index))
+        self._spare().put(rows, kept.store.part(rows))
+        return Opened(rows, self.spare, pick((x,), index)[0], where.index_select(0, index), None)
 
     def _spare(self) -> Any:
         """Where refreshes of later blocks go until the walk has passed them."""
@@ -393,6 +415,8 @@ class Speculator:
         refreshed = {row for row, is_due in zip(flags[0], flags[1], strict=True) if is_due}
         for number, (row, is_due, is_open, is_child) in enumerate(zip(*flags, strict=True)):
             named = "refresh" if is_due else "open" if is_open else "child" if is_child else "window"
+            if named == "open" and self.kept is not None and self.kept.view == "block_causal":
+                named = "child"  # it needs no refresh, only that the blocks before it are stored
             kinds["fresh" if named == "window" and row in refreshed else named].append(number)
         return kinds
 
@@ -418,6 +442,7 @@ class Speculator:
         alive = ~carried[0].done[:, 0]
         through, alone = torch.zeros_like(alive), torch.zeros_like(alive)
         moves: list[Move] = []
+        opening_block = self._arguments(known)[2] if self.kept is not None else None
         held = held._replace(drafted=held.drafted + table.drafted[:, None])
         for taken in range(table.exists.shape[1]):
             now = inputs | dict(zip(self.base.carried, carried, strict=True))
@@ -436,9 +461,10 @@ class Speculator:
                     # A stale look is not a refresh: the cache stays that of the block before.
                     after_cache = _where(~stale[:, 0], after_cache, cache)
                 outs = (logits[0], after_cache)
-                if self.kept.view != "block_causal":
-                    due = (cache.where != where).any(-1)
-                    through = through | (alive & due & (at > 0) & ~stale[:, 0])
+                due = (cache.where != where).any(-1)
+                if self.kept.view == "block_causal":
+                    due = (where != opening_block).any(-1)
+                through = through | (alive & due & (at > 0) & ~stale[:, 0])
             values_now = evaluate(self.base.step, now | dict(zip(self.forward.results, outs, strict=True)))
             if told["recheck"] is not None:
                 thin = self._thin(values_now, (alive & (table.drafted > 0)).tolist(), told["recheck"])
@@ -534,7 +560,10 @@ class Speculator:
         index = torch.tensor(chosen, device=through.device)
         kept.store.put(index, opened.store.part(index))
         places = torch.tensor([opened.rows.tolist().index(row) for row in chosen], device=through.device)
-        kept.note_refresh(index, opened.before.index_select(0, places))
+        if opened.before is not None:
+            kept.note_refresh(index, opened.before.index_select(0, places))
+        else:
+            kept.note_fill(index, pick((opened.canvas,), places)[0], opened.where.index_select(0, places))
 
 
 def _from_refresh(told: tuple[int, Tensor, list[int]], owners: list[int], device: Any) -> Any:

@@ -120,20 +120,27 @@ class Kept:
 
     def fill(self, rows: Tensor | None, x: Canvas, where: Tensor) -> int:
         """Store the finished blocks of these rows, from their final tokens (block_causal); the positions it took."""
+        seen = self.compose_fill(rows, x, where)
+        self._call(rows, x, seen.columns, seen.exists, seen.keys, None)
+        self.note_fill(rows, x, where)
+        return seen.columns.numel()
+
+    def compose_fill(self, rows: Tensor | None, x: Canvas, where: Tensor) -> Seen:
+        """What a store pass computes: the finished blocks before the open one that are not stored yet."""
         number, upto = x.position // self.size, self._open(x, where)[:, None]
         done = (self.filled if rows is None else self.filled.index_select(0, rows))[:, None]
-        wanted = (number >= done) & (number < upto) & (x.position >= 0)
-        width = int(wanted.sum(-1).max())
-        columns = front(wanted, width)
-        exists = wanted.gather(-1, columns)
         real = x.position >= 0
+        wanted = (number >= done) & (number < upto) & real
+        columns = front(wanted, int(wanted.sum(-1).max()))
         mine = number.gather(-1, columns)
         keys = (number[:, None, :] <= mine[:, :, None]) & (real & (number < upto))[:, None, :]
-        self._call(rows, x, columns, exists, self._keys(keys), None)
-        shown = self._shown(x)
-        self.filled = upto[:, 0] if rows is None else self.filled.index_copy(0, rows, upto[:, 0])
+        return Seen(columns, wanted.gather(-1, columns), self._keys(keys), wanted)
+
+    def note_fill(self, rows: Tensor | None, x: Canvas, where: Tensor) -> None:
+        """The blocks before the open one of `x` are stored now, as they are in `x`."""
+        upto, shown = self._open(x, where), self._shown(x)
+        self.filled = upto if rows is None else self.filled.index_copy(0, rows, upto)
         self.stored = shown if rows is None else self.stored.index_copy(0, rows, shown)
-        return columns.numel()
 
     def _open(self, x: Canvas, where: Tensor) -> Tensor:
         number = x.position // self.size
