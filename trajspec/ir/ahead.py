@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,6 +77,7 @@ def nothing_held(x: Canvas, logits: Any) -> Held:
     return Held(logits, x.done & False, zero, zero, zero, zero, zero - 1, 0.0 * zero)
 
 
+@lru_cache(maxsize=256)
 def forward_of(base: Plan) -> Node:
     """The one model call of a base plan.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from .apply import call_meaning
 from .canvas import Canvas
 from .errors import TrajspecError
 from .kinds import TRAIL
-from .nodes import Value, walk
+from .nodes import Node, Value, walk
 from .plan import Plan
 from .query import Denoiser
 from .views import mixed
@@ -78,15 +78,21 @@ class _Counting:
 def evaluate(values: Sequence[Value], known: dict[Value, Any], model: Any = None) -> dict[Value, Any]:
     """Everything that `values` depend on, computed by the ops' numpy meanings from the `known` values."""
     table = dict(known)
-    for item in walk(values):
+    for item, attributes in _order(tuple(values)):
         if item.results[0] in table:
             continue
         data = [None if arg is None else table[arg] for arg in item.args]
         meaning = partial(item.op.numpy, model) if item.op.calls_model else item.op.numpy
-        out = call_meaning(item.op, meaning, data, item.attributes, item.args)
+        out = call_meaning(item.op, meaning, data, attributes, item.args)
         outs = out if len(item.results) > 1 else (out,)
         table.update(zip(item.results, outs, strict=True))
     return table
+
+
+@lru_cache(maxsize=1024)
+def _order(values: tuple[Value, ...]) -> tuple[tuple[Node, dict[str, Any]], ...]:
+    # Kept, because a step evaluates the same values over and over.
+    return tuple((item, item.attributes) for item in walk(values))
 
 
 def start(plan: Plan, prompt: Canvas, inputs: dict[str, Any] | None = None) -> tuple[dict[Value, Any], tuple[Any, ...]]:
@@ -162,7 +168,7 @@ def run(
 
 def _states(plan: Plan, after: Canvas, table: dict[Value, Any]) -> list[Canvas]:
     """The states a step went through: one for a base plan, a whole trail for a speculated one."""
-    trails = [table[value] for item in walk(plan.step) for value in item.results if value.kind is TRAIL]
+    trails = [table[value] for item, _ in _order(plan.step) for value in item.results if value.kind is TRAIL]
     return [state[0] for trail in trails for state in trail.states] if trails else [after]
 
 

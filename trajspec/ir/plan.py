@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from .errors import NOWHERE, TrajspecError
@@ -40,6 +41,7 @@ def input_value(name: str, kind: Kind) -> Value:
     return node(OPS["input"], (), {"name": name, "kind": kind.name}, (kind,)).results[0]
 
 
+@lru_cache(maxsize=256)
 def carried_value(index: int, kind: Kind) -> Value:
     """The loop's carried value number `index`, before the step."""
     return node(OPS["carried"], (), {"index": index, "kind": kind.name}, (kind,)).results[0]
