@@ -40,7 +40,7 @@ def remembers(x, logits, answer=ts.given("selection"), last=ts.history("probs", 
 def speculated(base, data: st.DataObject, view: str = "full") -> Plan:
     """Speculation of `base` with drawn settings of every op."""
     told = {name: data.draw(values) for name, values in WALKS.items() if data.draw(st.booleans())}
-    if told.get("accept") == "relaxed":
+    if told.get("accept", "base") != "base":
         told["strata"] = (0.9,)
     lookahead = None if view == "full" else data.draw(st.sampled_from([None, *LOOKAHEAD]))
     drafter = named("chain")(nodes=data.draw(st.integers(1, 9)))
