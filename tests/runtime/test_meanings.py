@@ -19,7 +19,8 @@ from trajspec.runtime.meanings import MEANINGS
 
 from .operands import VALUES, Case, NoHostReads, accepted, cases, pick, same, setting, tensors
 
-ELSEWHERE = {"input", "carried", "forward", "forward_cached"}  # bound from outside; runtime.query and views
+DRAFTERS = {"chain", "tree", "frozen", "ranks"}  # test_drafts
+ELSEWHERE = {"input", "carried", "forward", "forward_cached", "verify", "walk"}  # runtime.query, views, ahead
 LIBRARY = sorted(name for name, made in OPS.items() if made.numpy.__module__.startswith("trajspec."))
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 CONTROL = settings(
@@ -31,7 +32,7 @@ CONTROL = settings(
     report_multiple_bugs=False,
     suppress_health_check=SLOW,
 )
-NAMES = [name for name in LIBRARY if name not in ELSEWHERE]
+NAMES = [name for name in LIBRARY if name not in ELSEWHERE | DRAFTERS]
 
 
 def check(case: Case, meaning) -> None:
@@ -85,7 +86,7 @@ def covered(names) -> None:
 
 def test_every_op_has_a_meaning_and_operands():
     covered(NAMES)
-    assert set(MEANINGS) == set(NAMES)
+    assert set(MEANINGS) == {*NAMES, *DRAFTERS}
     assert len(NAMES) > 50
 
 

@@ -112,6 +112,7 @@ def drafter(function: Callable[..., Any]) -> Drafter:
         return per_row(lambda row, logits: _ask(function, row, logits, settings), x, held.logits)
 
     meaning.__doc__ = inspect.cleandoc(function.__doc__ or f"The drafter {name}.")
+    meaning.__module__ = function.__module__
     meaning.drafter = function  # type: ignore[attr-defined]
     signature = f"{name}(x: canvas, held: held{', *, ' if listed else ''}{listed}) -> draft: draft"
     return Drafter(op(signature, replace=True)(meaning))

@@ -26,7 +26,7 @@ SURE = 800.0  # log odds beyond every float64
 BEHIND = 2**31  # a block number behind all blocks
 #: How the tree weighs its moves: one position alone, against several at once; the second choice against the first; and
 #: how much likelier the surer position is (odds to this power). Measured on antiberty (bench/antiberty_calls.py).
-ALONE, SECOND, STEEP = 0.8, 0.15, 2.0
+ALONE, SECOND, STEEP = 0.9, 0.15, 2.0
 PREFIXES = (2, 4)
 
 
