@@ -14,7 +14,8 @@ _PUBLIC = {
     "decode": "trajspec.decoding", "infill": "trajspec.decoding", "stream": "trajspec.decoding",
     "drafter": "trajspec.ir.drafter", "trajectories": "trajspec.ir.ahead", "Drafter": "trajspec.ir.drafter",
     "calibrate": "trajspec.calibration", "load_drafter": "trajspec.calibration",
-    "compare_calls": "trajspec.strict", "speculate": "trajspec.passes",
+    "compare_calls": "trajspec.strict", "speculate": "trajspec.passes", "certify": "trajspec.exact.certificate",
+    "check": "trajspec.exact.plan_check",
     "load_model": "trajspec.runtime.models",
 }  # fmt: skip
 
