@@ -23,7 +23,7 @@ from .runtime.loop import drive
 FORMAT = 1
 FLOORS = (0.8, 0.6, 0.4, 0.0)  # of the surest held confidence: the strata
 STATES = 24  # kept a stratum; a call takes the first `nodes` - 1
-ELSEWHERE = 0.1  # what a state counts in the other strata
+ELSEWHERE = 0.3  # what a state counts in the other strata
 
 
 @dataclass(frozen=True)
