@@ -52,6 +52,15 @@ def test_strata_have_states_of_their_own():
     assert high == (0.5, 1) and low == (0.0, 4)
 
 
+def test_where_little_was_seen_single_commits_are_drafted():
+    once = roots([(0.5, [1 + 4 + 64])])
+    (_, *states), *_ = choose_states(once, floors=(0.0,), most=7, prior=4.0)
+    assert states[:2] == [1, 5] and {21, 69} < set(states)
+    assert choose_states(once, floors=(0.0,), most=7) == ((0.0, 69),)
+    often = choose_states(once * 50, floors=(0.0,), most=7, prior=4.0)
+    assert often[0][1] == 69
+
+
 def test_rounds_of_a_run():
     course = roots([(0.5, [1, 5]), (0.5, [1]), (0.5, [4]), (0.5, [])], [(0.5, [])])
     assert list(visited(course, ((0.0, 1, 5),), 8)) == [0, 3, 4]

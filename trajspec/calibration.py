@@ -23,6 +23,7 @@ from .runtime.loop import drive
 FORMAT = 1
 FLOORS = (0.8, 0.6, 0.4, 0.0)  # of the surest held confidence: the strata
 STATES = 24  # kept a stratum; a call takes the first `nodes` - 1
+PRIOR = 2.0  # roots a stratum that count as if they had been seen
 ELSEWHERE = 0.3  # what a state counts in the other strata
 
 
@@ -109,7 +110,7 @@ def calibrate(model: Any, prompts: Any, *, nodes: int = 8, **options: Any) -> Ca
         roots += _roots(list(_course(job.plan, job_roots)), job.plan.block_length)
     if not roots:
         raise TrajspecError("no run of the prompts has two steps: there is nothing to count; give longer ones")
-    table = choose_states(roots)
+    table = choose_states(roots, prior=PRIOR)
     settings = Drafter(OPS["ranks"])(table=table, nodes=nodes).settings
     calls = sum(1 for _ in visited(roots, table, nodes)) + len(job.rows)
     notes = {
@@ -169,15 +170,31 @@ def _described(x: Canvas, later: Canvas, rank: Ranked, second: np.ndarray) -> in
     return code or None
 
 
-def choose_states(roots: Sequence[Root], floors: Sequence[float] = FLOORS, most: int = STATES) -> tuple:
+def choose_states(
+    roots: Sequence[Root], floors: Sequence[float] = FLOORS, most: int = STATES, prior: float = 0.0
+) -> tuple:
     """The table of `ranks`: by stratum the states that, one after another, let most roots go one step further.
 
     A state pays only where all states before it are in the table, so each choice counts the roots for which it is the
-    next one that is missing. Roots that a run would not stop at, since a round passes them, count less.
+    next one that is missing. Roots that a run would not stop at, since a round passes them, count less. `prior`: so
+    many roots of every stratum, not seen, go on by single commits, mostly the surest: what counts where little was seen.
     """
-    table = _greedy([(root, 1.0) for root in roots], floors, most)
+    unseen = []
+    for floor in floors if prior else ():
+        for ahead, weight in _PRIOR:
+            unseen.append((Root(floor, ahead, True), prior * weight))
+    table = _greedy([*((root, 1.0) for root in roots), *unseen], floors, most)
     stops = set(visited(roots, table, 8))
-    return _greedy([(root, 1.0 if at in stops else 0.25) for at, root in enumerate(roots)], floors, most)
+    weighed = [(root, 1.0 if at in stops else 0.25) for at, root in enumerate(roots)]
+    return _greedy([*weighed, *unseen], floors, most)
+
+
+_CHAIN = tuple(sum(1 << 2 * rank for rank in range(length)) for length in range(1, 8))
+#: Half of the roots take the surest position, and each time 7 of 10 of them the next one; some skip one or two.
+_PRIOR = (
+    *((_CHAIN[: depth + 1], 0.5 * 0.7**depth * (0.3 if depth < 6 else 1.0)) for depth in range(7)), ((4,), 0.15),
+    ((16,), 0.06),
+)  # fmt: skip
 
 
 def _greedy(weighed: Sequence[tuple[Root, float]], floors: Sequence[float], most: int) -> tuple:
