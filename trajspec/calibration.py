@@ -177,7 +177,7 @@ def choose_states(
 
     A state pays only where all states before it are in the table, so each choice counts the roots for which it is the
     next one that is missing. Roots that a run would not stop at, since a round passes them, count less. `prior`: so
-    many roots of every stratum, not seen, go on by single commits, mostly the surest: what counts where little was seen.
+    many roots of every stratum, not seen, go on by single commits, mostly the surest; it counts where little was seen.
     """
     unseen = []
     for floor in floors if prior else ():
