@@ -123,8 +123,10 @@ def _types(value: Any) -> str:
 
 
 def _ask(function: Callable[..., Any], row: Canvas, logits: np.ndarray, settings: dict[str, Any]) -> Draft:
+    # Copies, so that a drafter that writes into its arguments cannot edit the canvas.
+    mine = Canvas(*(np.array(part) for part in row))
     try:
-        paths = function(row, logits, **settings)
+        paths = function(mine, np.array(logits), **settings)
         draft = trajectories(row, list(paths or ()))
     except TrajspecError as error:
         raise TrajspecError(f"drafter {function.__name__}: {error}") from None

@@ -16,7 +16,7 @@ from .. import ahead, margins
 from ..ahead import Draft, Held, Table, Trail
 from ..canvas import Cache, Canvas
 from ..errors import TrajspecError
-from ..kinds import HELD, TRAIL, Kind
+from ..kinds import DRAFT, HELD, TABLE, TRAIL, Kind
 from ..nodes import Node, Value
 from ..op import op
 from ..query import Query
@@ -41,6 +41,20 @@ def no_draft(x: Canvas) -> Draft:
     return Draft(np.zeros(shape, np.int64), np.zeros(shape, bool), np.zeros(shape[:-1], bool))
 
 
+def _state_of(base: Any, kinds: Sequence[Kind], *rest: Kind) -> None:
+    """Refuse operands that are not what the base carries, its task inputs, and then `rest`."""
+    wanted = [*(value.kind for value in (*base.starts, *base.inputs[1:])), *rest]
+    if list(kinds) != wanted:
+        raise TrajspecError(
+            f"expected what {base.name} carries, its task inputs, and the rest by name: {', '.join(map(str, wanted))}"
+        )
+
+
+def _table(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind, ...]:
+    _state_of(attrs["of"], kinds, DRAFT, HELD)
+    return (TABLE,)
+
+
 def _verify(lookahead: str, **_: object) -> None:
     if lookahead not in LOOKAHEAD:
         raise TrajspecError(f"lookahead is {lookahead}, expected {', '.join(LOOKAHEAD)}")
@@ -49,6 +63,7 @@ def _verify(lookahead: str, **_: object) -> None:
 @op(
     f"verify(*state: {_ANY}, draft: draft, held: held, of: plan, lookahead: name = 'none', isolate: bool = True, "
     "ended: bool = False) -> table: table",
+    infer=_table,
     check=_verify,
     calls_model=True,
 )
@@ -328,14 +343,8 @@ def _walk(
 
 
 def _results(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind, ...]:
-    base = attrs["of"]
-    carried = tuple(start.kind for start in base.starts)
-    wanted = [*carried, *(value.kind for value in base.inputs[1:])]
-    if list(kinds[: len(wanted)]) != wanted:
-        raise TrajspecError(
-            f"expected the values that {base.name} carries and its task inputs: {', '.join(map(str, wanted))}"
-        )
-    return (*carried, HELD, TRAIL)
+    _state_of(attrs["of"], kinds, TABLE, HELD)
+    return (*(start.kind for start in attrs["of"].starts), HELD, TRAIL)
 
 
 @op(
