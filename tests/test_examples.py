@@ -14,8 +14,15 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 # What each must print; a new example needs a line here.
 SHOWS = {
     "add_an_op.py": ["front = beside(masked(x))", "8 calls", "committed at"],
+    "antibody_at_half_the_calls.py": ["the policy alone: 19 calls", "10 calls, 68 rows", "47% fewer calls"],
+    "break_and_check.py": ["NOT REFUTED after 300", "state 1 is a_, the base has _a", "trajspec explain C8b"],
     "edit_a_plan.py": ["while unfinished(x):", "10 calls", "2 calls", "unknown op 'widow'", "did you mean window?"],
     "fill_in_an_antibody.py": ["llada_low_confidence", "27 calls, 1.00 residues a call", "dream_entropy", "9 calls"],
+    "speculate_a_policy.py": [
+        "def calm_tree(",
+        "tree: 11 base steps in 7 calls",
+        "lossless (bitwise) relative to calm",
+    ],
     "write_a_policy.py": ["outside_in(threshold=0.9)", "outside_in(threshold=0.5)", "calls  threshold"],
 }
 
