@@ -1,6 +1,7 @@
 """Certificates against what happens: random plans, models and drafters, beside the paths of their bases.
 
     python -m bench.soundness --count 20000 --seed 0
+    python -m bench.soundness --laws
 
 A plan that `certify` calls bitwise may never differ from its base, and neither may a run whose own meters say that it
 did not. Plans are speculated from the policies of the library with arbitrary parameters, on every view that takes them,
@@ -28,6 +29,7 @@ from trajspec.exact.plan_check import PlanCase, same_path
 from trajspec.exact.plan_witnesses import adaptive, sure, surest
 from trajspec.exact.plans import CHOSEN, Says, watched
 from trajspec.exact.search import Log
+from trajspec.exact.witnesses import WITNESSES
 from trajspec.ir.canvas import Canvas
 from trajspec.ir.errors import TrajspecError
 from trajspec.ir.interpret import run
@@ -244,13 +246,32 @@ def drafter(seed: int, path: Sequence[Canvas], vocab: int) -> Says:
     return says
 
 
+def laws(seed: int) -> int:
+    """Every flaw of the stochastic and cached samplers must be found, and none in the sound version; 1 otherwise."""
+    wrong = 0
+    for name, witness in WITNESSES.items():
+        if witness.sound is None:
+            continue
+        found, sound = witness.found(seed), witness.sound(seed)
+        wrong += (found.verdict != "refuted") + (sound.verdict != "not refuted")
+        print(
+            f"{name:6} flaw {found.verdict} after {found.examples} examples; sound version {sound.verdict} after "
+            f"{sound.examples}",
+            flush=True,
+        )
+    return 1 if wrong else 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; 1 when a certificate was wrong."""
     parser = argparse.ArgumentParser(prog="bench.soundness", description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=20000, help="triples to compare (default: 20000)")
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same triples")
+    parser.add_argument("--laws", action="store_true", help="compare exact laws of the stochastic samplers instead")
     told = parser.parse_args(argv)
     begin = time.perf_counter()
+    if told.laws:
+        return laws(told.seed)
 
     def progress(tally: Tally) -> None:
         seconds = time.perf_counter() - begin
