@@ -22,16 +22,21 @@ from .policies import ALIASES, POLICIES, get_policy
 TOLERANCE = 1e-5
 TINY_TOLERANCE = 2e-5  # float32 models
 # What a file says that is no parameter of ours: it shapes the canvas, or has the value that changes nothing.
-_NEUTRAL = {"gen_length", "mask_id", "temperature", "remasking", "alg", "alg_temp", "cache"}
+_NEUTRAL = {"gen_length", "mask_id", "temperature", "remasking", "alg", "alg_temp", "cache", "dropout", "draw"}
 _UNUSED = {
     "fastdllm_threshold": {"steps"}, "fastdllm_factor": {"steps"}, "fastdllm_dream_block": {"steps", "eps"},
-    "fastdllm_dream_entropy": {"steps"},
+    "fastdllm_dream_entropy": {"steps"}, "frechet": {"steps"},
+    **dict.fromkeys(("dinfer_threshold", "dinfer_hierarchy", "dinfer_credit"), {"maximum_unroll", "expected_tpf"}),
 }  # fmt: skip
 # Files about a view hold runs of several policies.
 _VIEWS = ("fastdllm_prefix", "fastdllm_dual", "fastdllm_dream_block")
 # The recorded Dream runs keep the steps that commit nothing; ours pass over them unless told otherwise.
 _DREAM = ("dream_maskgit_plus", "dream_topk_margin", "dream_entropy", "fastdllm_dream_entropy")
 _ALWAYS = dict.fromkeys(_DREAM, "dream.idle_steps")
+# dInfer's runner asks in groups, and records the forwards that found their block complete.
+_ALWAYS |= dict.fromkeys(("dinfer_threshold", "dinfer_hierarchy", "dinfer_credit"), "dinfer.unroll")
+# What is compared there are bases and speculated runs (conformance_freedave).
+FREEDAVE = ("freedave_block", "freedave_full_prefix", "freedave_tiny_llada")
 _NEEDED = ("id", "model", "params", "prompt", "final", "commit_step", "nfe")
 # Which recorded overwrites happen depends on an unspecified tie order: only the clean rule can be replayed.
 _CLEAN_ONLY = {"klass.fallback_overwrite"}
@@ -61,12 +66,15 @@ class Report:
     cases: int = 0
     passed: int = 0
     skipped: bool = False
+    calls: dict[str, int] = field(default_factory=dict)  # of all cases, where runs of several kinds are compared
     failures: list[tuple[str, str, str]] = field(default_factory=list)
 
 
 def score_values(plan: Plan) -> dict[str, Value]:
     """What the plan ranks positions by: the operand of its last `top`, and of its last `bottom`; and the logits."""
     found: dict[str, Value] = {}
+    if plan.base is not None:  # a round takes several base steps: their values are no values of the plan
+        return found
     for item in walk(plan.step):
         if item.op.calls_model:
             found["logits"] = item.results[0]
@@ -99,9 +107,7 @@ def torch_runtime(plan: Plan, model: Any, prompt: Canvas) -> Replay:
 
     wanted = score_values(plan)
     states, masked, counts, values = replay(plan, model, prompt, list(wanted.values()))
-    scores = [
-        {name: _plain(value, table[value]) for name, value in wanted.items()} for table in values
-    ]
+    scores = [{name: _plain(value, table[value]) for name, value in wanted.items()} for table in values]
     return Replay(states, masked, counts.calls, counts.rows, counts.positions, scores)
 
 
@@ -142,6 +148,10 @@ def _file(file: Path, backends: Sequence[str]) -> Report:
         what = f"it lacks {error}" if isinstance(error, KeyError) else error
         raise TrajspecError(f"{file}: not a file of recorded trajectories (format 1): {what}") from None
     report = Report(file.name, name, len(cases))
+    if name in FREEDAVE:
+        from .conformance_freedave import replay_file
+
+        return replay_file(report, cases, {name: BACKENDS[name] for name in backends}, file.parent)
     if name not in _VIEWS and ALIASES.get(name, name) not in POLICIES:
         report.skipped = True
         return report
@@ -172,7 +182,20 @@ def _case(name: str, case: dict[str, Any], backend: Backend, folder: Path) -> li
         wrong += _compare(ours, {key: case[key] for key in ("final", "nfe", "commit_step")}, case, "mask id excluded: ")
     if case.get("clean_rule"):
         wrong += _compare(backend(*_setup(full, None, case, folder)), case["clean_rule"], case, "clean rule: ")
+    if "empty_forwards" in case:
+        wrong += _compare(backend(*_setup(full, None, case, folder)), _without_empty(case), case, "clean rule: ")
     return wrong
+
+
+def _without_empty(case: dict[str, Any]) -> dict[str, Any]:
+    """The recorded run without the forwards that committed nothing."""
+    busy = [number for number, changes in enumerate(case["steps"]) if changes]
+    return {
+        "final": case["final"],
+        "nfe": len(busy),
+        "commit_step": [None if step is None else busy.index(step) for step in case["commit_step"]],
+        "steps": [case["steps"][number] for number in busy],
+    }
 
 
 def _policy_name(file: str, params: dict[str, Any]) -> str:
@@ -226,7 +249,10 @@ def _compare(replay: Replay, expected: dict[str, Any], case: dict[str, Any], lab
 
     check("final", replay.states[-1], expected["final"])
     check("nfe", replay.calls, expected["nfe"])
-    check("commit_step", _commit_steps(replay, prompt), expected["commit_step"])
+    commits = _commit_steps(replay, prompt)
+    filled = _filled(case)
+    check("commit_step", [None if prompt + n in filled else step for n, step in enumerate(commits)],
+          expected["commit_step"])  # fmt: skip
     if "states" in expected:
         check("states", replay.states, expected["states"])
     if "rows" in expected:
@@ -236,6 +262,11 @@ def _compare(replay: Replay, expected: dict[str, Any], case: dict[str, Any], lab
     if "steps" in expected and not wrong:
         wrong += [label + what for what in _steps(replay, expected["steps"], case)]
     return wrong
+
+
+def _filled(case: dict[str, Any]) -> range:
+    """The positions that an end of sequence before them filled: no forward's logits did."""
+    return range(*(case.get("eos_fill") or (0, 0)))
 
 
 def _commit_steps(replay: Replay, prompt: int) -> list[int | None]:
@@ -256,12 +287,14 @@ def _steps(replay: Replay, expected: list[list[list[Any]]], case: dict[str, Any]
     for step, changes in enumerate(expected):
         before, after = replay.states[step], replay.states[step + 1]
         ours = [(place, after[place]) for place in range(len(after)) if before[place] != after[place]]
+        ours = [(place, token) for place, token in ours if place not in _filled(case)]
         if ours != [(place, token) for place, token, _ in changes]:
             yield f"step {step}: recorded {changes}, ours {ours}"
             return
         for place, token, score in changes:
             # Masked again: judged by the score that ranks from below. The opening of a block: by its probability.
-            by = replay.scores[step]["bottom" if replay.masked[step + 1][place] else "top"]
+            found = replay.scores[step]
+            by = found["bottom" if replay.masked[step + 1][place] or "top" not in found else "top"]
             ours_here = float(by[place])
             if opens[step : step + 1] == ["full"]:
                 row = replay.scores[step]["logits"][place]

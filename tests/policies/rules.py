@@ -30,10 +30,19 @@ PARAMETERS: dict[str, st.SearchStrategy] = {
     "conf_threshold": st.sampled_from([0.2, 0.6]),
     "kl_threshold": st.sampled_from([0.01, 10.0]),
     "kl_history_length": st.sampled_from([1, 2]),
+    "gamma": st.sampled_from([0.0, 0.1, 1.0]),
+    "margin": st.sampled_from([0.0, 0.25, 0.75]),
+    "low_threshold": st.sampled_from([0.1, 0.4]),
+    "credit_alpha": st.sampled_from([0.0, 0.7, 3.0]),
+    "boost_gamma": st.sampled_from([0.2, 1.0]),
+    "decay_beta": st.sampled_from([0.0, 0.8]),
+    "answer_start": st.sampled_from([None, 0, 3]),
+    "answer_length": st.sampled_from([1, 5]),
+    "gap_thresholds": st.sampled_from([(7.5, 5.0, 2.5), (1.0, 0.5, 0.1)]),
     "unmask_strategy": st.sampled_from(["all", "max_conf", "min_kl", "random"]),
 }
 #: What is left as it is: flags about ids that only some models have.
-FIXED = {"logits_eos_inf", "confidence_eos_eot_inf", "eos_id", "eot_id"}
+FIXED = {"logits_eos_inf", "confidence_eos_eot_inf", "eos_id", "eot_id", "early_termination"}
 
 
 @st.composite

@@ -134,6 +134,8 @@ SETTINGS = {
     "p": lambda size: st.sampled_from([None, 0.123, 0.377, 0.61, 0.913, 0.9997, 1.0]),
     "k": lambda size: st.one_of(st.none(), st.integers(1, size.vocab + 1)),
     "floor": lambda size: st.sampled_from([1e-12, 1e-3]),
+    "exponent": lambda size: st.sampled_from([0.2, 1.0, 3.0]),
+    "amount": lambda size: st.sampled_from([0.0, 0.5, 1.5]),
     "ids": lambda size: st.lists(st.integers(0, size.vocab - 1), max_size=3).map(tuple),
 }
 

@@ -6,7 +6,10 @@ import difflib
 
 from ..ir import Policy, TrajspecError
 from . import compat
+from .dinfer import dinfer_credit, dinfer_hierarchy, dinfer_threshold
+from .dpad import dpad_all_kept
 from .dream import dream_entropy, dream_maskgit_plus, dream_origin, dream_topk_margin
+from .eb import eb_sampler
 from .fastdllm import (
     fastdllm_dream_block,
     fastdllm_dream_entropy,
@@ -14,16 +17,35 @@ from .fastdllm import (
     fastdllm_quota,
     fastdllm_threshold,
 )
+from .frechet import frechet
 from .klass import klass
 from .llada import llada_low_confidence, llada_random
+from .prophet import prophet
 from .wino import wino
 
 POLICIES: dict[str, Policy] = {
     policy.name: policy
     for policy in (
-        llada_low_confidence, llada_random, fastdllm_threshold, fastdllm_quota, fastdllm_factor,
-        fastdllm_dream_block, fastdllm_dream_entropy,
-        dream_maskgit_plus, dream_topk_margin, dream_entropy, dream_origin, klass, wino,
+        llada_low_confidence,
+        llada_random,
+        fastdllm_threshold,
+        fastdllm_quota,
+        fastdllm_factor,
+        fastdllm_dream_block,
+        fastdllm_dream_entropy,
+        dream_maskgit_plus,
+        dream_topk_margin,
+        dream_entropy,
+        dream_origin,
+        klass,
+        wino,
+        eb_sampler,
+        frechet,
+        dinfer_threshold,
+        dinfer_hierarchy,
+        dinfer_credit,
+        prophet,
+        dpad_all_kept,
     )
 }
 
@@ -46,6 +68,14 @@ ALIASES: dict[str, str] = {
     "margin": "dream_topk_margin",
     "entropy": "dream_entropy",
     "origin": "dream_origin",
+    "eb": "eb_sampler",
+    "entropy_bound": "eb_sampler",
+    "entropy_bounded": "eb_sampler",
+    "fastdllm_frechet": "frechet",
+    "fastdllm_plusplus": "frechet",
+    "hierarchy": "dinfer_hierarchy",
+    "credit": "dinfer_credit",
+    "dpad": "dpad_all_kept",
 }
 
 
@@ -67,9 +97,7 @@ def get_policy(name: str, compat_name: str | None = None) -> Policy:
     found = compat.COMPAT.get((full, compat_name))
     if found is None:
         names = [quirk for policy, quirk in compat.COMPAT if policy == full]
-        raise TrajspecError(
-            f"{full} has no compat name {compat_name!r}; it has: {', '.join(names) or 'none'}"
-        )
+        raise TrajspecError(f"{full} has no compat name {compat_name!r}; it has: {', '.join(names) or 'none'}")
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import trajspec as ts
 
 from ..ir import Policy, TrajspecError
+from .compat_dinfer import credit_unroll, hierarchy_unroll, threshold_unroll
 from .klass import settled
 from .llada import needs, without_prompt
 
@@ -170,6 +171,9 @@ COMPAT: dict[tuple[str, str], Policy] = {
     ("fastdllm_threshold", "dual.max_steps_bound"): threshold_max_steps,
     ("fastdllm_dream_entropy", "dream.idle_steps"): dream_block_idle_steps,
     ("klass", "klass.masks_left"): klass_masks_left,
+    ("dinfer_threshold", "dinfer.unroll"): threshold_unroll,
+    ("dinfer_hierarchy", "dinfer.unroll"): hierarchy_unroll,
+    ("dinfer_credit", "dinfer.unroll"): credit_unroll,
 }
 for _score in (maskgit_plus, topk_margin, entropy):
     _policy = _dream(_score)

@@ -48,9 +48,7 @@ def fastdllm_dream_block(x, logits, *, threshold=0.9, block_length=32):
 
 
 @ts.policy
-def fastdllm_dream_entropy(
-    x, logits, clock=ts.history("count", start=1), *, block_steps=32, eps=1e-3, block_length=32
-):
+def fastdllm_dream_entropy(x, logits, clock=ts.history("count", start=1), *, block_steps=32, eps=1e-3, block_length=32):
     """Commit the first token of a block on entering it, then the lowest entropies, on a linear schedule in each block
     (Fast-dLLM for Dream, entropy)."""
     here, entering = ts.window(x, size=block_length), ts.block_step(x) == 0

@@ -1,8 +1,23 @@
 """The ops of the library, one declaration each; importing this package declares them all."""
 
-from . import draft, model, noise, pointwise, read, reduce, schedule, score, select, speculate, view, write
+from . import (
+    along,
+    draft,
+    model,
+    noise,
+    pointwise,
+    read,
+    reduce,
+    schedule,
+    score,
+    select,
+    speculate,
+    tables,
+    view,
+    write,
+)
 
 __all__ = [
-    "draft", "model", "noise", "pointwise", "read", "reduce", "schedule", "score", "select", "speculate", "view",
-    "write",
+    "along", "draft", "model", "noise", "pointwise", "read", "reduce", "schedule", "score", "select", "speculate",
+    "tables", "view", "write",
 ]  # fmt: skip

@@ -6,7 +6,9 @@ ties that torch leaves open; all may be compiled as one graph and captured. `inp
 entry: the first two are bound from outside, the last is `runtime.query.ask`.
 """
 
-from . import ahead, canvas, draft, pointwise, positions, schedule, score
+from . import ahead, along, canvas, draft, pointwise, positions, schedule, score, tables
 from .registry import MEANINGS, meaning
 
-__all__ = ["MEANINGS", "ahead", "canvas", "draft", "meaning", "pointwise", "positions", "schedule", "score"]
+__all__ = [
+    "MEANINGS", "ahead", "along", "canvas", "draft", "meaning", "pointwise", "positions", "schedule", "score", "tables",
+]  # fmt: skip
