@@ -37,7 +37,8 @@ def _conformance(args: argparse.Namespace) -> int:
             print(f"{report.file}: skipped ({report.policy} is not built yet)")
             continue
         passed, failed = passed + report.passed, failed + report.cases - report.passed
-        print(f"{report.file}: {report.passed} of {report.cases} passed")
+        calls = ", ".join(f"{name} {count}" for name, count in report.calls.items())
+        print(f"{report.file}: {report.passed} of {report.cases} passed" + (f" (calls: {calls})" if calls else ""))
         for case, backend, what in report.failures:
             print(f"    {case} ({backend}): {what}")
     print(f"{passed} passed, {failed} failed")
