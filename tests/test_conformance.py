@@ -17,7 +17,8 @@ FILES = sorted(path.name for path in GOLDENS.glob("*.json"))
 COUNTS = {
     "dream_entropy": 9, "dream_maskgit_plus": 9, "dream_topk_margin": 9, "fastdllm_dream_block": 12,
     "fastdllm_dual": 14, "fastdllm_factor": 14, "fastdllm_prefix": 14, "fastdllm_quota": 9,
-    "fastdllm_threshold": 14, "freedave_block": 9, "freedave_full_prefix": 9, "freedave_tiny_llada": 12, "klass": 14, "llada_flags": 9, "llada_low_confidence": 14, "wino": 12,
+    "fastdllm_threshold": 14, "freedave_block": 9, "freedave_full_prefix": 9, "freedave_tiny_llada": 12,
+    "klass": 14, "llada_flags": 9, "llada_low_confidence": 14, "wino": 12,
 }  # fmt: skip
 
 

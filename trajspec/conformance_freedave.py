@@ -21,14 +21,14 @@ _KNOWN = {
 
 
 @ts.policy
-def freedave_base(x, logits, *, tokens_per_step=1, block_length=32):
+def freedave_base(x: Any, logits: Any, *, tokens_per_step: int = 1, block_length: int = 32) -> Any:
     """Commit the surest tokens of the block, the same number each step (FreeDave's stepwise decoder)."""
     token, conf = ts.score(logits)
     return ts.unmask(x, token, where=ts.top(conf, tokens_per_step, where=ts.window(x, size=block_length)))
 
 
 @ts.policy
-def freedave_left(x, logits, *, tokens_per_step=1, block_length=32):
+def freedave_left(x: Any, logits: Any, *, tokens_per_step: int = 1, block_length: int = 32) -> Any:
     """Commit the first tokens of the block, the same number each step (FreeDave, alg_temp -1)."""
     token = ts.argmax(logits)
     return ts.unmask(x, token, where=ts.first(tokens_per_step, where=ts.window(x, size=block_length)))
