@@ -112,7 +112,7 @@ def compare(model: Any, task: str, threshold: float, args: argparse.Namespace) -
     if best is not None:
         verdict = "reached" if best >= WANTED else "missed"
         print(
-            f"{WANTED:.0%} fewer calls with {NODES} nodes and exact look-ahead: {verdict}, {best:.1%} by the best drafter"
+            f"{WANTED:.0%} fewer calls with {NODES} nodes and exact look-ahead: {verdict}, {best:.1%} at best"
             + (f"; one call a block would be {bound:.1%} fewer" if best < WANTED else "")
         )
 
