@@ -26,13 +26,17 @@ _NEUTRAL = {"gen_length", "mask_id", "temperature", "remasking", "alg", "alg_tem
 _UNUSED = {
     "fastdllm_threshold": {"steps"}, "fastdllm_factor": {"steps"}, "fastdllm_dream_block": {"steps", "eps"},
     "fastdllm_dream_entropy": {"steps"}, "frechet": {"steps"},
-    **dict.fromkeys(("dinfer_threshold", "dinfer_hierarchy", "dinfer_credit"), {"maximum_unroll", "expected_tpf"}),
+    **{f"dinfer_{rule}": {"maximum_unroll", "expected_tpf"} for rule in ("threshold", "hierarchy", "credit")},
 }  # fmt: skip
 # Files about a view hold runs of several policies.
 _VIEWS = ("fastdllm_prefix", "fastdllm_dual", "fastdllm_dream_block")
 # The recorded Dream runs keep the steps that commit nothing; ours pass over them unless told otherwise.
 _DREAM = ("dream_maskgit_plus", "dream_topk_margin", "dream_entropy", "fastdllm_dream_entropy")
 _ALWAYS = dict.fromkeys(_DREAM, "dream.idle_steps")
+# Block-causal references keep a complete block's keys by a forward of its own.
+_SDAR = ("sdar_static", "sdar_dynamic")
+_SGLANG = ("sglang_low_confidence", "sglang_joint_threshold")
+_ALWAYS |= dict.fromkeys(_SDAR, "sdar.store_calls") | dict.fromkeys(_SGLANG, "sglang.extra_kv_round")
 # dInfer's runner asks in groups, and records the forwards that found their block complete.
 _ALWAYS |= dict.fromkeys(("dinfer_threshold", "dinfer_hierarchy", "dinfer_credit"), "dinfer.unroll")
 # What is compared there are bases and speculated runs (conformance_freedave).
@@ -52,6 +56,7 @@ class Replay:
     rows: int
     positions: int
     scores: list[dict[str, Any]] = field(default_factory=list)
+    stores: int | None = None  # calls that filled the cache of the block-causal view
 
 
 Backend = Callable[[Plan, Any, Canvas], Replay]
@@ -108,7 +113,8 @@ def torch_runtime(plan: Plan, model: Any, prompt: Canvas) -> Replay:
     wanted = score_values(plan)
     states, masked, counts, values = replay(plan, model, prompt, list(wanted.values()))
     scores = [{name: _plain(value, table[value]) for name, value in wanted.items()} for table in values]
-    return Replay(states, masked, counts.calls, counts.rows, counts.positions, scores)
+    stores = counts.kinds.get("prefill", 0) + counts.kinds.get("store", 0)
+    return Replay(states, masked, counts.calls, counts.rows, counts.positions, scores, stores)
 
 
 BACKENDS: dict[str, Backend] = {"interpreter": interpreter, "runtime": torch_runtime}
@@ -182,20 +188,47 @@ def _case(name: str, case: dict[str, Any], backend: Backend, folder: Path) -> li
         wrong += _compare(ours, {key: case[key] for key in ("final", "nfe", "commit_step")}, case, "mask id excluded: ")
     if case.get("clean_rule"):
         wrong += _compare(backend(*_setup(full, None, case, folder)), case["clean_rule"], case, "clean rule: ")
-    if "empty_forwards" in case:
-        wrong += _compare(backend(*_setup(full, None, case, folder)), _without_empty(case), case, "clean rule: ")
+    spare = _spare(case)
+    if spare is not None:
+        ours = backend(*_setup(full, None, case, folder, predict_mask=quirk == "mask_predicted"))
+        wrong += _compare(ours, _without(spare, case), case, "clean rule: ")
     return wrong
 
 
-def _without_empty(case: dict[str, Any]) -> dict[str, Any]:
-    """The recorded run without the forwards that committed nothing."""
-    busy = [number for number, changes in enumerate(case["steps"]) if changes]
-    return {
+def _spare(case: dict[str, Any]) -> set[int] | None:
+    """The recorded forwards that the rule does not need: they found a complete block, or filled a cache."""
+    if "empty_forwards" in case:
+        return {number for number, changes in enumerate(case["steps"]) if not changes}
+    if "block_of_forward" in case:
+        blocks = case["block_of_forward"]
+        return {at for at, block in enumerate(blocks) if blocks[at + 1 : at + 2] != [block]}
+    if "overwrites" in case:
+        return {at for at, (_, _, stores) in enumerate(case["forwards"]) if stores}
+    return None
+
+
+def _stores(case: dict[str, Any]) -> int | None:
+    """The calls that fill a block-causal cache: the prompt's whole blocks, and every block that another one follows."""
+    if "block_of_forward" in case:
+        whole = len(case["prompt"]) >= case["params"]["block_length"]
+        return whole + len(set(case["block_of_forward"])) - 1
+    if "overwrites" in case:
+        return sum(stores for _, _, stores in case["forwards"]) - 1
+    return None
+
+
+def _without(spare: set[int], case: dict[str, Any]) -> dict[str, Any]:
+    """The recorded run without the forwards of `spare`, none of which changed the canvas."""
+    busy = [number for number in range(case["nfe"]) if number not in spare]
+    told = {
         "final": case["final"],
         "nfe": len(busy),
         "commit_step": [None if step is None else busy.index(step) for step in case["commit_step"]],
         "steps": [case["steps"][number] for number in busy],
     }
+    if "states" in case:
+        told["states"] = [*(case["states"][number] for number in busy), case["states"][-1]]
+    return told
 
 
 def _policy_name(file: str, params: dict[str, Any]) -> str:
@@ -223,10 +256,23 @@ def _setup(
     if "block_steps" in policy.settings:
         settings["block_steps"] = params["steps"] // (params["gen_length"] // params["block_length"])
     model = _model(json.dumps(case["model"]), name.startswith("dream"), folder)
+    if params.get("draw") == "argmax" and "temperature" in settings:
+        settings["temperature"] = 0
+    if name in _SDAR + _SGLANG:
+        return policy.bind(**settings).plan("block_causal"), model, _whole_blocks(case, model)
     prompt = canvas(
         case["prompt"], gen_length=params["gen_length"], vocab_size=model.vocab_size, mask_id=params["mask_id"]
     )
     return policy.bind(**settings).plan(params.get("cache") or "full"), model, prompt
+
+
+def _whole_blocks(case: dict[str, Any], model: Any) -> Canvas:
+    """The prompt and masks up to a whole number of blocks, which count from position 0."""
+    params, prompt = case["params"], case["prompt"]
+    length = -(-(len(prompt) + params["gen_length"]) // params["block_length"]) * params["block_length"]
+    hidden = [at >= len(prompt) for at in range(length)]
+    tokens = prompt + [params["mask_id"]] * (length - len(prompt))
+    return canvas(tokens, masked=hidden, vocab_size=model.vocab_size, mask_id=params["mask_id"])
 
 
 @lru_cache(maxsize=8)
@@ -248,11 +294,14 @@ def _compare(replay: Replay, expected: dict[str, Any], case: dict[str, Any], lab
             wrong.append(f"{label}{what}: recorded {theirs}, ours {ours}")
 
     check("final", replay.states[-1], expected["final"])
-    check("nfe", replay.calls, expected["nfe"])
+    check("nfe", replay.calls - (replay.stores or 0), expected["nfe"])
     commits = _commit_steps(replay, prompt)
     filled = _filled(case)
     check("commit_step", [None if prompt + n in filled else step for n, step in enumerate(commits)],
           expected["commit_step"])  # fmt: skip
+    stores = _stores(case)
+    if stores is not None and replay.stores is not None:
+        check("calls that fill the cache", replay.stores, stores)
     if "states" in expected:
         check("states", replay.states, expected["states"])
     if "rows" in expected:
@@ -294,7 +343,8 @@ def _steps(replay: Replay, expected: list[list[list[Any]]], case: dict[str, Any]
         for place, token, score in changes:
             # Masked again: judged by the score that ranks from below. The opening of a block: by its probability.
             found = replay.scores[step]
-            by = found["bottom" if replay.masked[step + 1][place] or "top" not in found else "top"]
+            again = replay.masked[step + 1][place] and "bottom" in found
+            by = found["bottom" if again or "top" not in found else "top"]
             ours_here = float(by[place])
             if opens[step : step + 1] == ["full"]:
                 row = replay.scores[step]["logits"][place]

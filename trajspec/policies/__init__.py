@@ -6,6 +6,7 @@ import difflib
 
 from ..ir import Policy, TrajspecError
 from . import compat
+from .blocks import sdar_dynamic, sdar_static, sglang_joint_threshold, sglang_low_confidence
 from .dinfer import dinfer_credit, dinfer_hierarchy, dinfer_threshold
 from .dpad import dpad_all_kept
 from .dream import dream_entropy, dream_maskgit_plus, dream_origin, dream_topk_margin
@@ -46,6 +47,10 @@ POLICIES: dict[str, Policy] = {
         dinfer_credit,
         prophet,
         dpad_all_kept,
+        sdar_static,
+        sdar_dynamic,
+        sglang_low_confidence,
+        sglang_joint_threshold,
     )
 }
 
@@ -68,6 +73,11 @@ ALIASES: dict[str, str] = {
     "margin": "dream_topk_margin",
     "entropy": "dream_entropy",
     "origin": "dream_origin",
+    "sdar": "sdar_dynamic",
+    "joint_threshold": "sglang_joint_threshold",
+    "jointthreshold": "sglang_joint_threshold",
+    "llada2": "sglang_low_confidence",
+    "llada21": "sglang_joint_threshold",
     "eb": "eb_sampler",
     "entropy_bound": "eb_sampler",
     "entropy_bounded": "eb_sampler",

@@ -7,6 +7,7 @@ from typing import Any
 import trajspec as ts
 
 from ..ir import Policy, TrajspecError
+from .compat_blocks import dynamic_store, joint_kv_round, low_confidence_kv_round, static_store
 from .compat_dinfer import credit_unroll, hierarchy_unroll, threshold_unroll
 from .klass import settled
 from .llada import needs, without_prompt
@@ -171,6 +172,11 @@ COMPAT: dict[tuple[str, str], Policy] = {
     ("fastdllm_threshold", "dual.max_steps_bound"): threshold_max_steps,
     ("fastdllm_dream_entropy", "dream.idle_steps"): dream_block_idle_steps,
     ("klass", "klass.masks_left"): klass_masks_left,
+    ("sdar_static", "sdar.store_calls"): static_store,
+    ("sdar_dynamic", "sdar.store_calls"): dynamic_store,
+    ("sglang_low_confidence", "sglang.extra_kv_round"): low_confidence_kv_round,
+    ("sglang_joint_threshold", "sglang.extra_kv_round"): joint_kv_round,
+    ("sglang_joint_threshold", "mask_predicted"): joint_kv_round,
     ("dinfer_threshold", "dinfer.unroll"): threshold_unroll,
     ("dinfer_hierarchy", "dinfer.unroll"): hierarchy_unroll,
     ("dinfer_credit", "dinfer.unroll"): credit_unroll,

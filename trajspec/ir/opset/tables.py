@@ -55,3 +55,9 @@ def subtract_at(logits: np.ndarray, token: np.ndarray, *, amount: float, where: 
     """The logits with `amount` taken from the entry of `token` at the positions of `where`."""
     chosen = (np.arange(logits.shape[-1]) == token[..., None]) & where[..., None]
     return exact(logits) - np.where(chosen, amount, 0.0)
+
+
+@op("previous(token: tokens) -> token: tokens")
+def previous(token: np.ndarray) -> np.ndarray:
+    """The token one place to the left; the first place has its own."""
+    return np.concatenate([token[..., :1], token[..., :-1]], axis=-1)

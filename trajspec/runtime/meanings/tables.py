@@ -48,3 +48,9 @@ def subtract_at(logits: Tensor, token: Tensor, *, amount: float, where: Tensor) 
     at = token[..., None]
     less = torch.where(where[..., None], logits.gather(-1, at) - amount, logits.gather(-1, at))
     return logits.scatter(-1, at, less)
+
+
+@meaning("previous")
+def previous(token: Tensor) -> Tensor:
+    """The token one place to the left; the first place has its own."""
+    return torch.cat([token[..., :1], token[..., :-1]], dim=-1)
