@@ -18,6 +18,8 @@ COUNTS = {
     "dream_entropy": 9, "dream_maskgit_plus": 9, "dream_topk_margin": 9, "fastdllm_dream_block": 12,
     "fastdllm_dual": 14, "fastdllm_factor": 14, "fastdllm_prefix": 14, "fastdllm_quota": 9,
     "fastdllm_threshold": 14, "freedave_block": 9, "freedave_full_prefix": 9, "freedave_tiny_llada": 12,
+    "eb_sampler": 12, "frechet": 9, "dinfer_threshold": 9, "dinfer_hierarchy": 9, "dinfer_credit": 9, "prophet": 9,
+    "dpad_all_kept": 8, "sdar_static": 8, "sdar_dynamic": 8, "sglang_low_confidence": 9, "sglang_joint_threshold": 9,
     "klass": 14, "llada_flags": 9, "llada_low_confidence": 14, "wino": 12,
 }  # fmt: skip
 

@@ -39,10 +39,14 @@ PARAMETERS: dict[str, st.SearchStrategy] = {
     "answer_start": st.sampled_from([None, 0, 3]),
     "answer_length": st.sampled_from([1, 5]),
     "gap_thresholds": st.sampled_from([(7.5, 5.0, 2.5), (1.0, 0.5, 0.1)]),
+    "denoising_steps": st.sampled_from([1, 2, 4]),
+    "edit_threshold": st.sampled_from([0.0, 0.3, 0.8]),
+    "max_post_edit_steps": st.sampled_from([0, 2, 5]),
+    "penalty_lambda": st.sampled_from([0.0, 0.5]),
     "unmask_strategy": st.sampled_from(["all", "max_conf", "min_kl", "random"]),
 }
 #: What is left as it is: flags about ids that only some models have.
-FIXED = {"logits_eos_inf", "confidence_eos_eot_inf", "eos_id", "eot_id", "early_termination"}
+FIXED = {"logits_eos_inf", "confidence_eos_eot_inf", "eos_id", "eot_id", "early_termination", "stop_id"}
 
 
 @st.composite
@@ -52,6 +56,8 @@ def rules(draw: st.DrawFn, names: tuple[str, ...] = tuple(POLICIES)) -> Policy:
     settings = {name: draw(PARAMETERS[name]) for name in policy.settings if name not in FIXED}
     if policy.name.startswith("dream"):
         settings["steps"] = settings["steps"] or 6  # the linear schedule has no "one a step"
+    if policy.name.startswith("sdar"):
+        settings["block_length"] = settings["block_length"] or 6  # its steps share the length of a block
     return policy.bind(**settings)
 
 

@@ -77,7 +77,7 @@ def go_the_same_way(case: tuple, met: Counter) -> None:
 def test_numpy_and_torch_go_the_same_way():
     met: Counter = Counter()
 
-    @often(250)
+    @often(450)
     @given(case=runs(models=shelves()))
     def compare(case):
         go_the_same_way(case, met)
