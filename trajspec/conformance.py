@@ -202,7 +202,7 @@ def _spare(case: dict[str, Any]) -> set[int] | None:
     if "block_of_forward" in case:
         blocks = case["block_of_forward"]
         return {at for at, block in enumerate(blocks) if blocks[at + 1 : at + 2] != [block]}
-    if "overwrites" in case:
+    if "denoising_steps" in case["params"]:
         return {at for at, (_, _, stores) in enumerate(case["forwards"]) if stores}
     return None
 
@@ -212,7 +212,7 @@ def _stores(case: dict[str, Any]) -> int | None:
     if "block_of_forward" in case:
         whole = len(case["prompt"]) >= case["params"]["block_length"]
         return whole + len(set(case["block_of_forward"])) - 1
-    if "overwrites" in case:
+    if "denoising_steps" in case["params"]:
         return sum(stores for _, _, stores in case["forwards"]) - 1
     return None
 
