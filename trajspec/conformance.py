@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .conformance_forwards import filled, spare, stores, without
 from .exact.tabular import StubModel
 from .ir import Canvas, Policy, TrajspecError, canvas
 from .ir.interpret import Step, run
@@ -113,8 +114,8 @@ def torch_runtime(plan: Plan, model: Any, prompt: Canvas) -> Replay:
     wanted = score_values(plan)
     states, masked, counts, values = replay(plan, model, prompt, list(wanted.values()))
     scores = [{name: _plain(value, table[value]) for name, value in wanted.items()} for table in values]
-    stores = counts.kinds.get("prefill", 0) + counts.kinds.get("store", 0)
-    return Replay(states, masked, counts.calls, counts.rows, counts.positions, scores, stores)
+    beside = counts.kinds.get("prefill", 0) + counts.kinds.get("store", 0)
+    return Replay(states, masked, counts.calls, counts.rows, counts.positions, scores, beside)
 
 
 BACKENDS: dict[str, Backend] = {"interpreter": interpreter, "runtime": torch_runtime}
@@ -188,47 +189,11 @@ def _case(name: str, case: dict[str, Any], backend: Backend, folder: Path) -> li
         wrong += _compare(ours, {key: case[key] for key in ("final", "nfe", "commit_step")}, case, "mask id excluded: ")
     if case.get("clean_rule"):
         wrong += _compare(backend(*_setup(full, None, case, folder)), case["clean_rule"], case, "clean rule: ")
-    spare = _spare(case)
-    if spare is not None:
+    unneeded = spare(case)
+    if unneeded is not None:
         ours = backend(*_setup(full, None, case, folder, predict_mask=quirk == "mask_predicted"))
-        wrong += _compare(ours, _without(spare, case), case, "clean rule: ")
+        wrong += _compare(ours, without(unneeded, case), case, "clean rule: ")
     return wrong
-
-
-def _spare(case: dict[str, Any]) -> set[int] | None:
-    """The recorded forwards that the rule does not need: they found a complete block, or filled a cache."""
-    if "empty_forwards" in case:
-        return {number for number, changes in enumerate(case["steps"]) if not changes}
-    if "block_of_forward" in case:
-        blocks = case["block_of_forward"]
-        return {at for at, block in enumerate(blocks) if blocks[at + 1 : at + 2] != [block]}
-    if "denoising_steps" in case["params"]:
-        return {at for at, (_, _, stores) in enumerate(case["forwards"]) if stores}
-    return None
-
-
-def _stores(case: dict[str, Any]) -> int | None:
-    """The calls that fill a block-causal cache: the prompt's whole blocks, and every block that another one follows."""
-    if "block_of_forward" in case:
-        whole = len(case["prompt"]) >= case["params"]["block_length"]
-        return whole + len(set(case["block_of_forward"])) - 1
-    if "denoising_steps" in case["params"]:
-        return sum(stores for _, _, stores in case["forwards"]) - 1
-    return None
-
-
-def _without(spare: set[int], case: dict[str, Any]) -> dict[str, Any]:
-    """The recorded run without the forwards of `spare`, none of which changed the canvas."""
-    busy = [number for number in range(case["nfe"]) if number not in spare]
-    told = {
-        "final": case["final"],
-        "nfe": len(busy),
-        "commit_step": [None if step is None else busy.index(step) for step in case["commit_step"]],
-        "steps": [case["steps"][number] for number in busy],
-    }
-    if "states" in case:
-        told["states"] = [*(case["states"][number] for number in busy), case["states"][-1]]
-    return told
 
 
 def _policy_name(file: str, params: dict[str, Any]) -> str:
@@ -296,12 +261,12 @@ def _compare(replay: Replay, expected: dict[str, Any], case: dict[str, Any], lab
     check("final", replay.states[-1], expected["final"])
     check("nfe", replay.calls - (replay.stores or 0), expected["nfe"])
     commits = _commit_steps(replay, prompt)
-    filled = _filled(case)
-    check("commit_step", [None if prompt + n in filled else step for n, step in enumerate(commits)],
+    after_eos = filled(case)
+    check("commit_step", [None if prompt + n in after_eos else step for n, step in enumerate(commits)],
           expected["commit_step"])  # fmt: skip
-    stores = _stores(case)
-    if stores is not None and replay.stores is not None:
-        check("calls that fill the cache", replay.stores, stores)
+    filling = stores(case)
+    if filling is not None and replay.stores is not None:
+        check("calls that fill the cache", replay.stores, filling)
     if "states" in expected:
         check("states", replay.states, expected["states"])
     if "rows" in expected:
@@ -311,11 +276,6 @@ def _compare(replay: Replay, expected: dict[str, Any], case: dict[str, Any], lab
     if "steps" in expected and not wrong:
         wrong += [label + what for what in _steps(replay, expected["steps"], case)]
     return wrong
-
-
-def _filled(case: dict[str, Any]) -> range:
-    """The positions that an end of sequence before them filled: no forward's logits did."""
-    return range(*(case.get("eos_fill") or (0, 0)))
 
 
 def _commit_steps(replay: Replay, prompt: int) -> list[int | None]:
@@ -336,7 +296,7 @@ def _steps(replay: Replay, expected: list[list[list[Any]]], case: dict[str, Any]
     for step, changes in enumerate(expected):
         before, after = replay.states[step], replay.states[step + 1]
         ours = [(place, after[place]) for place in range(len(after)) if before[place] != after[place]]
-        ours = [(place, token) for place, token in ours if place not in _filled(case)]
+        ours = [(place, token) for place, token in ours if place not in filled(case)]
         if ours != [(place, token) for place, token, _ in changes]:
             yield f"step {step}: recorded {changes}, ours {ours}"
             return
