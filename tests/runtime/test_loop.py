@@ -113,7 +113,7 @@ def test_events_show_the_live_rows_before_and_after():
     assert [event.step for event in events] == [0, 1, 2]
     assert events[0].committed(1) == [(2, 2)] == runs[1].path[0]
     assert [event.committed(0) for event in events] == runs[0].path
-    assert events[0].before.position[1].tolist() == [-1, 0, 1, 2]
+    assert events[0].before.position[1].tolist() == [0, 1, 2, -1]
     for event, after in zip(events, events[1:], strict=False):
         assert torch.equal(event.after.tokens[0], after.before.tokens[0])
     with pytest.raises(ValueError):
@@ -282,8 +282,9 @@ def test_rows_come_back_from_a_batch_as_they_were():
     infilled = canvas([7, 2], [True, False], vocab_size=8, mask_id=7)
     rows = [row([3], 4, stop=[1, 2]), row([3, 3, 3], 1, allowed={3: [5]}), infilled]
     batch = stack(rows, pad_id=6)
-    assert batch.tokens.tolist()[2] == [6, 6, 6, 7, 2]
-    assert not batch.masked[2, :3].any() and not batch.free[2, :3].any()
+    assert batch.tokens.tolist()[2] == [7, 2, 6, 6, 6]
+    assert batch.position.tolist()[2] == [0, 1, -1, -1, -1]
+    assert not batch.masked[2, 2:].any() and not batch.free[2, 2:].any()
     for number, one in enumerate(rows):
         back = unstack(batch, number)
         for name in ("tokens", "masked", "free", "position", "start", "seed", "done", "step", "mask_id"):

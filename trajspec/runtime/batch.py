@@ -1,4 +1,4 @@
-"""Rows become a batch and come back: left padding, devices, picking rows."""
+"""Rows become a batch and come back: padding, devices, picking rows."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from ..ir.plan import Plan
 
 
 def stack(rows: Sequence[Canvas], *, pad_id: int = 0, device: torch.device | str = "cpu") -> Canvas:
-    """Numpy rows as one batch of tensors [R, L], L the longest row, padded on the left.
+    """Numpy rows as one batch of tensors [R, L], L the longest row, padded on the right: a column is a position.
 
-    Padding has position below 0, is neither masked nor free, and may not be looked at.
+    Padding has position -1, is neither masked nor free, and may not be looked at. It stands behind a row so that every
+    entry lies where it lies in the row's single run, and attention adds up its keys in the same order.
     """
     length = max(row.tokens.shape[-1] for row in rows)
 
-    def left(array: np.ndarray, fill: Any) -> np.ndarray:
-        return np.concatenate([np.full(length - len(array), fill, array.dtype), array])
+    def right(array: np.ndarray, fill: Any) -> np.ndarray:
+        return np.concatenate([array, np.full(length - len(array), fill, array.dtype)])
 
     width = max(row.stop.shape[-1] for row in rows)
     full = any(row.allowed.shape[0] > 1 for row in rows)
     fields: dict[str, list[np.ndarray]] = {name: [] for name in Canvas._fields}
     for row in rows:
         missing = length - row.tokens.shape[-1]
-        fields["tokens"].append(left(row.tokens, pad_id))
-        fields["masked"].append(left(row.masked, False))
-        fields["free"].append(left(row.free, False))
-        fields["position"].append(np.arange(length) - missing)
+        fields["tokens"].append(right(row.tokens, pad_id))
+        fields["masked"].append(right(row.masked, False))
+        fields["free"].append(right(row.free, False))
+        fields["position"].append(right(np.arange(length - missing), -1))
         fields["stop"].append(np.concatenate([row.stop, np.full(width - len(row.stop), -1)]))
         allowed = row.allowed
         if full:
             allowed = np.broadcast_to(allowed, (row.tokens.shape[-1], allowed.shape[-1]))
-            allowed = np.concatenate([np.ones((missing, allowed.shape[-1]), bool), allowed])
+            allowed = np.concatenate([allowed, np.ones((missing, allowed.shape[-1]), bool)])
         fields["allowed"].append(allowed)
         for name in ("start", "step", "block_step", "seed", "done", "mask_id"):
             fields[name].append(getattr(row, name))
@@ -51,7 +52,7 @@ def stack_inputs(
     inputs: Sequence[Mapping[str, Any]] | None,
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
-    """Task inputs of every row as tensors with the axes of their kinds, padded on the left like the canvas.
+    """Task inputs of every row as tensors with the axes of their kinds, padded on the right like the canvas.
 
     Raises TrajspecError for an input that one row has and another lacks, and for one of the wrong shape or type.
     """
@@ -67,7 +68,7 @@ def stack_inputs(
             kind = kinds.get(name, KINDS["count"])
             value = torch.from_numpy(_input(name, number, kind, mine[name], row))
             missing = 0 if kind.axes == "1" else length - value.shape[0]
-            parts.append(torch.cat([value.new_zeros((missing, *value.shape[1:])), value]))
+            parts.append(torch.cat([value, value.new_zeros((missing, *value.shape[1:]))]))
         stacked[name] = torch.stack(parts).to(device)
     return stacked
 

@@ -41,7 +41,7 @@ class StepEvent:
     """What a callback sees after every step.
 
     `rows` are the numbers of the rows that were live; `before` and `after` hold those rows as tensors [n, L], with
-    padding on the left where `before.position` is negative; `values` is everything the step computed.
+    padding on the right where `before.position` is negative; `values` is everything the step computed.
     """
 
     step: int

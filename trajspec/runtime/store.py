@@ -15,7 +15,7 @@ class Store:
     """One pair of buffers [R, H, S, D] a layer, S = `length` + 1: a slot for every canvas entry and a scratch slot.
 
     A call writes the keys and values of its window into the slots it names, row by row, and reads all slots. Slots say
-    where something lies, positions say where it stands in the text: left-padded rows, and rows at different blocks,
+    where something lies, positions say where it stands in the text: padded rows, and rows at different blocks,
     share a call. The scratch slot, number `length`, takes what must not be kept (queries that only pad a window); no
     query ever sees it. `positions` int64 [R, S] are those of what was last written into each slot.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from trajspec.runtime.attention import (
@@ -20,6 +21,10 @@ from trajspec.runtime.store import Fork, Store, Window
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+# Measured with torch on AVX2: a product of fewer rows is another routine there, which adds in another order.
+SHORTEST = 4
 
 
 class Forward:
@@ -99,9 +104,16 @@ class Forward:
         return out
 
     def _logits(self, tokens: Tensor, positions: Tensor, context: AttentionContext | PackedContext) -> Tensor:
+        shape = tokens.shape
+        missing = SHORTEST - tokens.numel()
+        if missing > 0 and tokens.device.type == "cpu":
+            if isinstance(context, AttentionContext):
+                context = PackedContext((context,), ((shape[0], shape[1]),))
+            tokens, positions = (F.pad(part.reshape(1, -1), (0, missing)) for part in (tokens, positions))
         # Padding sits at negative positions, which no position table has; the mask keeps it from mattering.
         rows = positions.clamp(min=0) + self.first_position
-        return self.network(input_ids=tokens, position_ids=rows, **{IMPLEMENTATION: context}).logits
+        logits = self.network(input_ids=tokens, position_ids=rows, **{IMPLEMENTATION: context}).logits
+        return logits if logits.shape[:2] == shape else logits[0, : shape.numel()].unflatten(0, shape)
 
 
 def shift_back(raw: Tensor, positions: Tensor, before: Tensor | None = None) -> Tensor:
