@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import math
 import sys
 import warnings
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 from .ir import Policy, TrajspecError
@@ -51,6 +53,33 @@ def canonical(options: Mapping[str, Any], declared: frozenset[str] = frozenset()
             )
         out[name], came[name] = value, given
     return out
+
+
+def flag(options: dict[str, Any], name: str, default: bool) -> bool:
+    """The option `name`, taken out of `options`; None is the default. Raises TrajspecError unless True or False."""
+    given = options.pop(name, None)
+    if given is None:
+        return default
+    if type(given).__name__ not in ("bool", "bool_"):  # numpy's own counts
+        raise TrajspecError(f"{name} is {given!r:.80}, expected True or False")
+    return bool(given)
+
+
+def _check_numbers(policy: str, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """TrajspecError for numbers that plans would take and make nonsense of, or that Python would trip over."""
+    for name in ("alg_temp", "cfg_scale"):
+        value, default = settings.get(name), defaults.get(name)
+        if name not in settings or not isinstance(default, (int, float)) or isinstance(default, bool):
+            continue
+        least = 0 if name == "alg_temp" else -math.inf
+        fits = (
+            isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value) and float(value) >= least
+        )
+        if not fits:
+            wanted = (
+                "a number from 0 up; 0 is without noise" if name == "alg_temp" else "a number; 0 is without guidance"
+            )
+            raise TrajspecError(f"{name} of {policy} is {value!r:.80}, expected {wanted}")
 
 
 _VIEWS = {
@@ -107,10 +136,12 @@ def choose_policy(name: str | None, options: dict[str, Any]) -> str:
 def settle(policy: Policy, options: dict[str, Any]) -> tuple[Policy, dict[str, Any]]:
     """`policy` with the parameters among `options`, and what was given but is not used (only `steps` may be).
 
-    Unused steps are warned about once. Raises TypeError for an option that the policy does not declare.
+    Unused steps are warned about once. Raises TypeError for an option that the policy does not declare, and
+    TrajspecError for an `alg_temp` below 0 and for other numbers that are none.
     """
     mine = {name: value for name, value in options.items() if name in policy.settings}
     rest = {name: value for name, value in options.items() if name not in policy.settings}
+    _check_numbers(policy.name, mine, policy.settings)
     steps = rest.pop("steps", None)
     unused = {} if steps is None else {"steps": steps}
     if rest:

@@ -13,7 +13,7 @@ from .ir.errors import OptionError
 from .ir.interpret import bind_inputs
 from .ir.noise import row_seed
 from .ir.opset.read import block_numbers
-from .options import canonical, choose_policy, choose_view, settle
+from .options import canonical, choose_policy, choose_view, flag, settle
 from .policies import get_policy
 from .runtime.denoiser import Bare, as_model
 from .runtime.models import Model
@@ -72,29 +72,39 @@ def prepare(model: Any, prompts: Any, options: Mapping[str, Any]) -> Job:
     declared = frozenset(policy.settings) if isinstance(policy, Policy) else frozenset()
     rest = canonical(options, declared)
     pop = rest.pop
-    loaded = as_model(model, pop("dtype", None), pop("device", None))
+    loaded = as_model(model, pop("dtype", None), _device(pop("device", None)))
     mask_id = pop("mask_id", None)
     if mask_id is not None and mask_id != loaded.mask_id:
         raise TrajspecError(f"mask_id={mask_id}, but the mask id of {loaded.name} is {loaded.mask_id}")
     length = pop("gen_length", None)
-    infill = bool(pop("infill", False)) or (loaded.kind == "infill" and length is None)
+    infill = flag(rest, "infill", False) or (loaded.kind == "infill" and length is None)
     default = 0 if infill else DEFAULT_LENGTH
     gen_length = default if length is None else _whole("gen_length", length, least=0)
     stop = _stop_strings(pop("stop", None), loaded, infill)
     given = rest.get("eos_id") if "eos_id" in declared else pop("eos_id", None)
-    eos = _ids(loaded.eos_ids if given is None else given)
-    ends = () if pop("ignore_eos", False) or infill else eos
-    keep_path, samples = bool(pop("keep_path", True)), _whole("num_return_sequences", pop("num_return_sequences", 1), 1)
+    eos = loaded.eos_ids if given is None else _ids(given, loaded)
+    ends = () if flag(rest, "ignore_eos", False) or infill else eos
+    keep_path, samples = (
+        flag(rest, "keep_path", True),
+        _whole("num_return_sequences", pop("num_return_sequences", 1), 1),
+    )
     seed, seeds = pop("seed", None), pop("seeds", None)
     allowed, inputs, attention = pop("allowed", None), pop("inputs", None), pop("attention_mask", None)
     view = choose_view(rest)
     speculation = choose(rest, declared)
     name, base, settings, unused = _plan(rest, infill, eos, view)
     plan = speculation.apply(base)
-    nodes = (plan.base or plan).nodes()
+    nodes = list((plan.base or plan).nodes())
     view = next((node.attributes["view"] for node in nodes if node.op.name == "forward_cached"), view)
     if view != "full" and not loaded.supports_cache:
         raise TrajspecError(f"cache={view!r}: {loaded.name} cannot work on kept keys; decode with cache='full'")
+    if getattr(getattr(loaded, "denoise", None), "shifted", False) and any(n.op.name == "twins" for n in nodes):
+        # A twin's logits are those of the entry before it, and that one sees the token the twin is to be blind to.
+        raise TrajspecError(
+            f"policy {name} asks for twins, and {loaded.name} predicts an entry from the one before it, which sees the "
+            "true token: the second look would confirm everything. Take a policy without twins (not WINO), or another "
+            "model"
+        )
     items = [_spoken(loaded, item) for item in _items(prompts, attention)]
     job = Job(loaded, name, plan, settings, unused, infill, gen_length, ends, stop, keep_path, view, speculation)
     parts = zip(
@@ -116,14 +126,38 @@ def _whole(name: str, given: Any, least: int) -> int:
     return int(given)
 
 
-def _ids(given: Any) -> tuple[int, ...]:
+def _ids(given: Any, model: Model | Bare) -> tuple[int, ...]:
     try:
-        return tuple(operator.index(token) for token in ((given,) if isinstance(given, Integral) else given))
+        if isinstance(given, (bool, bytes)):
+            raise TypeError
+        ids = tuple(operator.index(token) for token in ((given,) if isinstance(given, Integral) else given))
     except TypeError:
-        raise TrajspecError(f"eos_id is {given!r}, expected a token id or a list of them") from None
+        raise TrajspecError(f"eos_id is {given!r:.80}, expected a token id or a list of them") from None
+    for token in ids:
+        if not 0 <= token < model.vocab_size:
+            raise TrajspecError(
+                f"eos_id has {token}, and the ids of {model.name} are 0 to {model.vocab_size - 1}; give ids of its "
+                "vocabulary, or ignore_eos=True to end no row"
+            )
+    return ids
+
+
+def _device(given: Any) -> Any:
+    if given is None:
+        return None
+    import torch
+
+    try:
+        return torch.device(given)
+    except (RuntimeError, TypeError):
+        raise TrajspecError(
+            f"device is {given!r:.80}, expected the name of a device such as 'cpu' or 'cuda:0'"
+        ) from None
 
 
 def _stop_strings(given: Any, model: Model | Bare, infill: bool) -> tuple[str, ...]:
+    if given is not None and not isinstance(given, (str, Sequence)):
+        raise TrajspecError(f"stop is {given!r:.80}, expected a text or a list of texts")
     stop = (given,) if isinstance(given, str) else tuple(given or ())
     for text in stop:
         if not isinstance(text, str) or not text:
@@ -146,6 +180,8 @@ def _plan(
         if given:
             raise OptionError(f"a plan takes no options, got {', '.join(map(repr, given))}; edit its text instead")
         return plan.name, plan, {}, {}
+    if compat is not None and not isinstance(compat, str):
+        raise TrajspecError(f"compat is {compat!r:.80}, expected the name of a quirk that was recorded")
     if isinstance(chosen, Policy):
         if compat:
             raise TrajspecError(f"compat={compat!r} goes with the name of a policy, not with a Policy")
@@ -176,7 +212,8 @@ def _items(prompts: Any, attention: Any) -> list[Prompt]:
         prompts = [prompts]  # one conversation
     if all(isinstance(item, Integral) for item in prompts):
         prompts = [prompts]
-        attention = None if attention is None or isinstance(attention[0], Sequence) else [attention]
+        bare = isinstance(attention, Sequence) and not (attention and isinstance(attention[0], Sequence))
+        attention = [attention] if bare else attention
     items: list[Prompt] = []
     for number, item in enumerate(map(_plain, prompts)):
         if isinstance(item, Sequence) and not isinstance(item, str) and all(isinstance(t, Integral) for t in item):
@@ -213,11 +250,13 @@ def _spoken(model: Any, item: Any) -> Prompt:
 
 
 def _without_padding(items: list[Prompt], attention: Sequence[Any]) -> list[Prompt]:
+    if not isinstance(attention, Sequence) or isinstance(attention, (str, bytes)):
+        raise TrajspecError(f"attention_mask is {attention!r:.80}, expected a list of 0 and 1 for each prompt")
     if len(attention) != len(items):
         raise TrajspecError(f"attention_mask has {len(attention)} rows for {len(items)} prompts; give one a prompt")
     kept: list[Prompt] = []
     for number, (item, real) in enumerate(zip(items, map(_plain, attention), strict=True)):
-        if isinstance(item, str) or _is_chat(item) or len(real) != len(item):
+        if isinstance(item, str) or _is_chat(item) or not isinstance(real, Sequence) or len(real) != len(item):
             raise TrajspecError(f"attention_mask of prompt {number} needs a 0 or 1 for each of its token ids")
         kept.append([token for token, keep in zip(item, real, strict=True) if keep])
     return kept
@@ -232,8 +271,9 @@ def _seeds(seed: int | None, seeds: Sequence[int] | None, count: int) -> list[in
         return [_seed(0 if seed is None else seed)] * count
     if seed is not None:
         raise TrajspecError(f"seed={seed!r} and seeds={seeds!r} are both given; give one of them")
-    if isinstance(seeds, (int, str)) or len(seeds) != count:
-        got = repr(seeds) if isinstance(seeds, (int, str)) else f"{len(seeds)} seeds"
+    listed = hasattr(seeds, "__len__") and not isinstance(seeds, (str, bytes, Mapping))
+    if not listed or len(seeds) != count:
+        got = repr(seeds) if not listed else f"{len(seeds)} seeds"
         raise TrajspecError(f"seeds: {got} for {count} prompts; a seed belongs to its row: give one each")
     return [_seed(seed) for seed in seeds]
 
@@ -298,7 +338,12 @@ def _allowed(model: Any, allowed: Mapping[int, Any] | None, prefix: int) -> dict
             ids = model.codec.encode(ids)
         if isinstance(ids, Integral) or not isinstance(ids, Iterable):
             raise TrajspecError(f"allowed: position {position} has {ids!r}, expected a list of ids or letters")
-        table[operator.index(position) + prefix] = [operator.index(token) for token in ids]
+        try:
+            table[operator.index(position) + prefix] = [operator.index(token) for token in ids]
+        except TypeError:
+            raise TrajspecError(
+                f"allowed: position {position!r:.40} with {ids!r:.40}; expected a position and ids, whole numbers both"
+            ) from None
     return table
 
 

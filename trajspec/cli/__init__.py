@@ -1,4 +1,4 @@
-"""The command line: decode, explain, check, policies, conformance."""
+"""The command line: decode, explain, check, policies, ops, conformance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trajspec policies` and `trajspec conformance`: what there is, and whether it does what was recorded."""
+"""`trajspec policies`, `ops` and `conformance`: what there is, and whether it does what was recorded."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ def add(commands: Any) -> None:
     """Add the commands to an argparse object of sub-commands."""
     policies = commands.add_parser("policies", help="list the policies")
     policies.set_defaults(run=_policies)
+    ops = commands.add_parser("ops", help="list the ops that policies are written in")
+    ops.set_defaults(run=_ops)
     conformance = commands.add_parser("conformance", help="replay recorded trajectories")
     conformance.add_argument("path", metavar="DIR", help="a folder of golden files, or one file")
     conformance.add_argument("--backend", choices=["both", "interpreter", "runtime"], default="both")
@@ -24,6 +26,16 @@ def _policies(args: argparse.Namespace) -> int:
         print(f"{name}" + (f"  (also: {', '.join(short)})" if short else ""))
         print(f"    {policy.doc}")
         print(f"    {', '.join(f'{key}={value!r}' for key, value in policy.settings.items())}")
+    return 0
+
+
+def _ops(args: argparse.Namespace) -> int:
+    from ..ir.op import OPS
+
+    for _, op in sorted(OPS.items()):
+        if not op.hidden:  # hidden ones are written as numbers and signs
+            print(" ".join(op.signature.split()))
+            print(f"    {op.sentence}")
     return 0
 
 
