@@ -141,6 +141,8 @@ def test_recheck_makes_thin_decisions_alone():
         ({"draft": "tree", "lookahead": "exact"}, "the full view needs none"),
         ({"draft": "tree", "lookahead": "far", "cache": "dual"}, "lookahead is far, expected none, exact, cheap"),
         ({"draft": "tree", "accept": "relaxed"}, "needs strata"),
+        ({"draft": "tree", "accept": "relaxed", "strata": True}, "strata is True, expected"),
+        ({"draft": "tree", "accept": "relaxed", "strata": "0.9"}, "strata is '0.9', expected"),
         ({"draft": "tree", "accept": "tokens"}, "a flaw that exists for the checker"),
         ({"draft": "tree", "budget": "much"}, "budget is 'much', expected a number"),
         ({"draft": "tree", "require_exact": 1}, "require_exact is 1, expected True or False"),

@@ -78,6 +78,8 @@ def choose(options: dict[str, Any], declared: frozenset[str] = frozenset()) -> S
         strata = given["strata"]
         if isinstance(strata, (int, float)) and not isinstance(strata, bool):
             strata = (strata,)
+        if isinstance(strata, (str, bool)) or not hasattr(strata, "__iter__"):
+            raise TrajspecError(f"strata is {strata!r}, expected a confidence or a list of them, as in (0.9, 0.5)")
         given["strata"] = tuple(strata)
     for name in ("budget", "recheck"):
         if name in given:

@@ -10,9 +10,13 @@ from typing import Any
 import trajspec as ts
 
 
-def share(block_length: int, denoising_steps: int, turn: Any) -> Any:
-    """The tokens that step `turn` of a block takes when the block's length is spread over its steps; at least one."""
-    each, more = divmod(block_length, denoising_steps)
+def share(x: Any, block_length: int | None, denoising_steps: int, turn: Any) -> Any:
+    """The tokens that step `turn` of a block takes when the block's length is spread over its steps; at least one.
+
+    Without blocks (None) the whole of what may be written is spread.
+    """
+    size = ts.count(ts.free(x)) if block_length is None else block_length
+    each, more = size // denoising_steps, size % denoising_steps
     return ts.most(each + ts.choose(turn < more, 1, 0), 1)
 
 
@@ -27,7 +31,7 @@ def above(conf: Any, here: Any, threshold: float) -> Any:
     return here & (conf > threshold) | ts.top(conf, 1, where=here)
 
 
-def after_stop(x: Any, y: Any, block: Any, size: int, stop_id: int | None) -> Any:
+def after_stop(x: Any, y: Any, block: Any, size: int | None, stop_id: int | None) -> Any:
     """Close the step; a complete block with `stop_id` behind the prompt ends the row."""
     if stop_id is None:
         return y
@@ -40,7 +44,7 @@ def after_stop(x: Any, y: Any, block: Any, size: int, stop_id: int | None) -> An
 def sdar_static(x, logits, *, denoising_steps=4, block_length=4, temperature=0.0, stop_id=None):
     """Commit the surest tokens of the block, an even share of its length each step (SDAR, low_confidence_static)."""
     token = ts.sample(x, logits, temperature=temperature)
-    n = share(block_length, denoising_steps, ts.block_step(x))
+    n = share(x, block_length, denoising_steps, ts.block_step(x))
     y = ts.unmask(x, token, where=ts.top(ts.confidence(logits, token), n, where=ts.window(x, size=block_length)))
     return after_stop(x, y, ts.block(x, size=block_length), block_length, stop_id)
 
@@ -49,7 +53,7 @@ def sdar_static(x, logits, *, denoising_steps=4, block_length=4, temperature=0.0
 def sdar_dynamic(x, logits, *, threshold=0.85, denoising_steps=4, block_length=4, temperature=0.0, stop_id=None):
     """Commit what is above the threshold, at least an even share of the block (SDAR, low_confidence_dynamic)."""
     token = ts.sample(x, logits, temperature=temperature)
-    n = share(block_length, denoising_steps, ts.block_step(x))
+    n = share(x, block_length, denoising_steps, ts.block_step(x))
     chosen = enough(ts.confidence(logits, token), n, ts.window(x, size=block_length), threshold)
     y = ts.unmask(x, token, where=chosen)
     return after_stop(x, y, ts.block(x, size=block_length), block_length, stop_id)
