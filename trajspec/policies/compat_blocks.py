@@ -42,7 +42,7 @@ def static_store(
     """SDAR's static rule with the calls that fill its cache."""
     number, block, prefill = _begin(x, number, block_length)
     token, conf = ts.score(logits)
-    chosen = ts.top(conf, share(block_length, denoising_steps, turn), where=block & ts.masked(x))
+    chosen = ts.top(conf, share(x, block_length, denoising_steps, turn), where=block & ts.masked(x))
     return _sdar(x, token, chosen, block, (number, turn, prefill), (block_length, stop_id))
 
 
@@ -54,7 +54,7 @@ def dynamic_store(
     """SDAR's dynamic rule with the calls that fill its cache."""
     number, block, prefill = _begin(x, number, block_length)
     token, conf = ts.score(logits)
-    chosen = enough(conf, share(block_length, denoising_steps, turn), block & ts.masked(x), threshold)
+    chosen = enough(conf, share(x, block_length, denoising_steps, turn), block & ts.masked(x), threshold)
     return _sdar(x, token, chosen, block, (number, turn, prefill), (block_length, stop_id))
 
 
