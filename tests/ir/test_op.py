@@ -142,7 +142,7 @@ def test_settings_take_the_type_they_declare(declare):
     assert "thing(x, q=1.0) > 0" in str(mine.plan())
     assert "thing(x, p=2.0, q=1.0, ids=(1.0, 2), kind=other)" in str(mine(p=2, ids=[1.0, 2], kind="other").plan())
     assert "thing(x, p=0.5, q=1.0)" in str(mine(p=np.float64(0.5), ids=(np.int64(1), 2)).plan())
-    for bad in ({"kind": "not a name"}, {"kind": "x)"}, {"ids": (1, (2,))}, {"ids": (float("nan"),)}, {"p": "1"},
-                {"ids": range(3)}, {"ids": (0,) * 2000}, {"q": True}, {"q": 2**70}):  # fmt: skip
+    for bad in ({"kind": "not a name"}, {"kind": "x)"}, {"ids": (1, ((((2,),),),))}, {"ids": (float("nan"),)},
+                {"p": "1"}, {"ids": range(3)}, {"ids": (0,) * 2000}, {"q": True}, {"q": 2**70}):  # fmt: skip
         with pytest.raises(TrajspecError, match=rf"thing: setting '{next(iter(bad))}' must be"):
             mine(**bad).plan()

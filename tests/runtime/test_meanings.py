@@ -21,7 +21,7 @@ from .operands import VALUES, Case, NoHostReads, accepted, cases, pick, same, se
 
 DRAFTERS = {"chain", "tree", "frozen", "ranks"}  # test_drafts
 ELSEWHERE = {"input", "carried", "forward", "forward_cached", "verify", "walk"}  # runtime.query, views, ahead
-LIBRARY = sorted(name for name, made in OPS.items() if made.numpy.__module__.startswith("trajspec."))
+LIBRARY = sorted(name for name, made in OPS.items() if made.numpy.__module__.startswith("trajspec.ir."))
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 CONTROL = settings(
     max_examples=400,
