@@ -377,7 +377,7 @@ SECOND = SPECULATED.index("def fastdllm_threshold_chain")
         ),
         (
             SPECULATED.replace("walk(x, table", "walk(table"),
-            "p.txt:21: walk: expected the values that fastdllm_threshold carries and its task inputs: canvas",
+            "p.txt:21: walk: expected what fastdllm_threshold carries, its task inputs, and the rest by name: canvas",
         ),
     ],
 )  # fmt: skip
