@@ -16,6 +16,7 @@ from tests.policies.rules import rows, rules
 from tests.strategies import seeds, small_models
 from trajspec.exact.tabular import FunctionModel
 from trajspec.ir import Canvas, Plan, Policy, TrajspecError, interpret
+from trajspec.ir.kinds import CONF, SCORES
 from trajspec.ir.opset.read import block_numbers
 from trajspec.ir.opset.write import stopped
 from trajspec.ir.views import VIEWS
@@ -74,26 +75,47 @@ def bare(model: Any) -> Bare:
     return Bare(FromNumpy(model))
 
 
+def same(left: Canvas, right: Canvas) -> bool:
+    """Whether two numpy rows hold the same tokens and masks."""
+    return np.array_equal(left.tokens, right.tokens) and np.array_equal(left.masked, right.masked)
+
+
 def same_row(left: Canvas, right: Canvas) -> None:
     """AssertionError unless two numpy rows are equal in every field."""
     for name in Canvas._fields:
         assert np.array_equal(getattr(left, name), getattr(right, name)), name
 
 
+def nearly_tied(values: dict[Any, Any]) -> bool:
+    """Whether two scores of a step differ by rounding alone: two rows of the same logits in another order."""
+    for value, data in values.items():
+        if value.kind in (CONF, SCORES):
+            known = np.unique(data[np.isfinite(data)])
+            if (np.diff(known) < 1e-12 * np.maximum(np.abs(known[1:]), 1)).any():
+                return True
+    return False
+
+
 def go_the_same_way(model: Any, policy: Policy, row: Canvas, view: str) -> tuple[list[Canvas], Any]:
-    """AssertionError unless numpy and torch pass through the same states; the path and the cost of it."""
+    """AssertionError unless numpy and torch pass through the same states; the path and the cost of it.
+
+    Where rounding decides between two scores the two may part, and what comes after is not compared.
+    """
     plan = policy.plan(view)
     events: list[StepEvent] = []
     seen: list[tuple[Canvas, Any]] = []
     reference = interpret.run(plan, model, row, on_step=lambda step: seen.append((step.after, step.values)))
     (ours,), cost = run(plan, bare(model), [row], on_step=events.append)
-    assert len(events) == len(seen)
-    for (after, values), event in zip(seen, events, strict=True):
-        same_row(after, unstack(event.after, 0))
+    for (after, values), event in zip(seen, events, strict=False):
+        mine = unstack(event.after, 0)
+        if not same(after, mine) and nearly_tied(values):
+            return reference.path, cost
+        same_row(after, mine)
         for value in plan.step[1:-1]:  # the last is the cache
             np.testing.assert_allclose(np.asarray(event.values[value])[0], values[value], rtol=1e-9, atol=1e-9)
-        for mine, theirs in zip(event.values[plan.step[-1]], values[plan.step[-1]], strict=True):
-            assert np.array_equal(mine[0], theirs)
+        for kept, theirs in zip(event.values[plan.step[-1]], values[plan.step[-1]], strict=True):
+            assert np.array_equal(kept[0], theirs)
+    assert len(events) == len(seen)
     assert cost.kinds.get("step", 0) + cost.kinds.get("refresh", 0) == reference.calls
     assert cost.calls == cost.rows
     assert ours.cost == cost
@@ -128,6 +150,23 @@ def test_numpy_and_torch_go_the_same_way(view):
     assert met["ended early"], met
 
 
+def ends(plan: Plan, model: Any, row: Canvas, within: int) -> bool:
+    """Whether a run is over after `within` steps: where the mask id may be predicted it may go round in circles."""
+
+    class Enough(Exception):
+        pass
+
+    def count(step: Any) -> None:
+        if step.index >= within:
+            raise Enough
+
+    try:
+        interpret.run(plan, model, row, on_step=count)
+    except (Enough, TrajspecError):
+        return False
+    return True
+
+
 QUIRKS = {names: policy for names, policy in COMPAT.items() if names[0] in WINDOWED and "eos" not in names[1]}
 
 
@@ -146,6 +185,9 @@ def test_compat_policies_go_the_same_way(names):
         policy = policy.bind(**{name: value for name, value in told.items() if name in policy.settings})
         prompt = [int(model.mask_id == 0)] * prompt
         row = ts.canvas(prompt, gen_length=size * blocks, vocab_size=model.vocab_size, mask_id=model.mask_id)
+        if policy.predict_mask and not ends(policy.plan(view), model, row, within=100):
+            met["went round in circles"] += 1
+            return
         _, cost = go_the_same_way(model, policy, row, view)
         met["refreshed again"] += cost.kinds["refresh"] > 1
 

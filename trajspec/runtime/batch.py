@@ -120,6 +120,31 @@ def pick(values: Sequence[Any], rows: Tensor) -> tuple[Any, ...]:
     return tuple(map_leaves(lambda leaf: leaf.index_select(0, rows), value) for value in values)
 
 
+def of_rows(
+    bound: Mapping[Any, Any], carried: Sequence[Any], rows: Tensor | None
+) -> tuple[tuple[Any, ...], dict[Any, Any]]:
+    """Carried values and bound inputs of the rows `rows` (int64 [n]) of a batch; None: of all."""
+    if rows is None:
+        return tuple(carried), dict(bound)
+    return pick(carried, rows), {value: pick((data,), rows)[0] for value, data in bound.items()}
+
+
+def keep(rows: Tensor, new: Any, old: Any) -> Any:
+    """`new` in the rows `rows` (bool [R]) and `old` in the others, in the type of `new`."""
+
+    def one(fresh: Tensor, before: Tensor) -> Tensor:
+        if fresh is before:
+            return fresh
+        return torch.where(rows.reshape(-1, *[1] * (fresh.dim() - 1)), fresh, before.to(fresh.dtype))
+
+    return map_leaves(one, new, old)
+
+
+def differs(x: Canvas, y: Canvas) -> Tensor:
+    """bool [R, L]: where two canvases differ in token or mask."""
+    return (x.tokens != y.tokens) | (x.masked != y.masked)
+
+
 def put(values: Sequence[Any], rows: Tensor, parts: Sequence[Any]) -> tuple[Any, ...]:
     """Carried values with `parts` in the rows `rows`."""
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from ..ir.canvas import Canvas
-from ..ir.errors import TrajspecError
 from ..ir.interpret import bind_inputs, endless, idle_limit, stalled, step_limit
 from ..ir.nodes import Value
 from ..ir.plan import Plan
-from ..ir.query import nonfinite
 from ..ir.views import spanning
-from .batch import pick, put, stack, stack_inputs, unstack
+from .batch import of_rows, pick, put, stack, stack_inputs, unstack
+from .query import no_numbers
 from .step import Outcome, block_of, cached_forward, start, take
 from .views import Kept
 
@@ -125,10 +123,7 @@ def drive(
     halted: set[int] = set()
     step = 0
     while live:
-        for kind, group, positions in state.storing.finished(live, bound, state.carried):
-            total.add(kind, len(group), positions)
-            for row in group:
-                costs[row].add(kind, 1, positions // len(group))
+        state.storing.finished(live, bound, state.carried, costs, total)
         for kind, group in state.groups(live):
             before, outcome, status = state.step(group, refresh=kind == "refresh")
             total.add(kind, outcome.rows, outcome.positions)
@@ -185,7 +180,7 @@ class _Batch:
     def step(self, group: Sequence[int], refresh: bool) -> tuple[Canvas, Outcome, dict[str, list[bool]]]:
         """One step of these rows: their canvas before, the outcome, and what the host reads of it."""
         rows = None if len(group) == self.size else torch.tensor(group, device=self.carried[0].tokens.device)
-        mine, inside = self._of(rows)
+        mine, inside = of_rows(self.bound, self.carried, rows)
         # Not around the caller's code: what the loop yields to must not run in this mode.
         with torch.inference_mode():
             outcome = take(self.plan, self.model, inside, mine, self.all_real, self.kept, rows, refresh)
@@ -195,17 +190,12 @@ class _Batch:
         read = torch.stack([outcome.done, outcome.changed, outcome.due, wrong]).tolist()
         status = dict(zip(names, read, strict=True))
         if any(status["wrong"]):
-            raise _nonfinite(group, mine[0], outcome.bad, outcome.empty)
+            raise no_numbers(group, mine[0], outcome.bad, outcome.empty)
         self.carried = outcome.carried if rows is None else put(self.carried, rows, outcome.carried)
         if self.forward is not None and self.forward.attributes["view"] != "block_causal":
             for number, row in enumerate(group):
                 self.due[row] = status["due"][number]
         return mine[0], outcome, status
-
-    def _of(self, rows: Tensor | None) -> tuple[tuple[Any, ...], dict[Value, Any]]:
-        if rows is None:
-            return self.carried, dict(self.bound)
-        return pick(self.carried, rows), {value: pick((data,), rows)[0] for value, data in self.bound.items()}
 
 
 class Storing:
@@ -217,9 +207,14 @@ class Storing:
         self.forward = cached_forward(plan)
 
     def finished(
-        self, live: Sequence[int], bound: Mapping[Value, Any], carried: Sequence[Any]
-    ) -> Iterator[tuple[str, list[int], int]]:
-        """Store the blocks that were finished since the last call; (kind, rows, positions) of each call it takes."""
+        self,
+        live: Sequence[int],
+        bound: Mapping[Value, Any],
+        carried: Sequence[Any],
+        costs: Sequence[Cost],
+        total: Cost,
+    ) -> None:
+        """Store the blocks that were finished since the last call; what it takes is added to the costs."""
         if self.kept is None or self.forward is None:
             return
         known = dict(bound) | dict(zip(self.plan.carried, carried, strict=True))
@@ -238,7 +233,9 @@ class Storing:
                 mine = x if rows is None else pick((x,), rows)[0]
                 with torch.inference_mode():
                     positions = self.kept.fill(rows, mine, where if rows is None else where.index_select(0, rows))
-                yield kind, group, positions
+                total.add(kind, len(group), positions)
+                for row in group:
+                    costs[row].add(kind, 1, positions // len(group))
 
 
 def changes(before: Canvas, after: Canvas, number: int) -> list[tuple[int, int]]:
@@ -246,8 +243,3 @@ def changes(before: Canvas, after: Canvas, number: int) -> list[tuple[int, int]]
     changed = (before.tokens[number] != after.tokens[number]) | (before.masked[number] != after.masked[number])
     places = before.position[number][changed].tolist()
     return list(zip(places, after.tokens[number][changed].tolist(), strict=True))
-
-
-def _nonfinite(live: Sequence[int], x: Canvas, bad: Tensor, empty: Tensor) -> TrajspecError:
-    number, column = (int(part) for part in (bad | empty).nonzero()[0])
-    return nonfinite(live[number], int(x.position[number, column]), int(x.step[number, 0]), bool(bad[number, column]))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..ir.canvas import Canvas
 from ..ir.errors import TrajspecError
-from ..ir.query import FLOOR, Denoiser, Query, pack
+from ..ir.query import FLOOR, Denoiser, Query, nonfinite, pack
 
 
 def ask(
@@ -90,3 +90,9 @@ def _spread(logits: Tensor, columns: Tensor, exists: Tensor, length: int) -> tup
     spread = table.scatter(1, columns[..., None].expand_as(values), values)
     there = exists.new_zeros(exists.shape[0], length).scatter(1, columns, exists)
     return spread, there
+
+
+def no_numbers(rows: Sequence[int], x: Canvas, bad: Tensor, empty: Tensor) -> TrajspecError:
+    """The error about the first logits of the canvases `x` that are no numbers; `rows`: their numbers in the batch."""
+    number, column = (int(part) for part in (bad | empty).nonzero()[0])
+    return nonfinite(rows[number], int(x.position[number, column]), int(x.step[number, 0]), bool(bad[number, column]))

@@ -14,9 +14,10 @@ from ..ir.interpret import bind_inputs, endless, idle_limit, stalled, step_limit
 from ..ir.nodes import Value
 from ..ir.plan import Plan
 from .ahead import Move, Speculator
-from .batch import map_leaves, pick, put, stack, stack_inputs, unstack
+from .batch import differs, map_leaves, of_rows, pick, put, stack, stack_inputs, unstack
 from .loop import Cost, Halt, Outputs, RowRun, StepEvent, Storing, changes
 from .step import start
+from .verify import Evaluated
 
 
 class _Rows:
@@ -49,26 +50,23 @@ def drive_rounds(
     all_real = bool((batch.position >= 0).all())
     spec = Speculator(plan, model, batch)
     base = spec.base
-    storing = Storing(base, model, spec.kept)
+    storing = Storing(base, model, spec.verifier.kept)
     told = _Rows(len(rows))
     total = Cost()
     patience, most = idle_limit(base, batch.tokens.shape[-1]), step_limit(batch.tokens.shape[-1])
     live = [row for row, done in enumerate(batch.done[:, 0].tolist()) if not done]
     while live:
         base_known = {value: bound[mine] for value, mine in zip(base.inputs, plan.inputs, strict=True)}
-        for kind, group, positions in storing.finished(live, base_known, carried[: len(base.starts)]):
-            total.add(kind, len(group), positions)
-            for row in group:
-                told.costs[row].add(kind, 1, positions // len(group))
+        storing.finished(live, base_known, carried[: len(base.starts)], told.costs, total)
         ended: set[int] = set()
         # A decision that is made again is made in a call without hypothetical states, as the base makes it.
         for group in _apart(live, carried[-1].alone):
             index = None if len(group) == len(rows) else torch.tensor(group, device=batch.tokens.device)
-            mine, inside = _of(bound, carried, index)
+            mine, inside = of_rows(bound, carried, index)
             # Not around the caller's code: what the loop yields to must not run in this mode.
             with torch.inference_mode():
                 made = spec.round(inside, mine, group, index, all_real)
-            _count(told, total, group, made.rows, made.positions, made.drafted, made.due)
+            _count(told, total, group, made.asked)
             for move in made.moves:
                 yield from _report(plan, move, group, told, ended, halt, keep_path, patience, most)
             done = made.carried[0].done[:, 0].tolist()
@@ -88,19 +86,9 @@ def _apart(live: Sequence[int], alone: Tensor) -> list[list[int]]:
     return [group for group in groups if group]
 
 
-def _of(
-    bound: Mapping[Value, Any], carried: tuple[Any, ...], index: Tensor | None
-) -> tuple[tuple[Any, ...], dict[Value, Any]]:
-    if index is None:
-        return carried, dict(bound)
-    return pick(carried, index), {value: pick((data,), index)[0] for value, data in bound.items()}
-
-
-def _count(
-    told: _Rows, total: Cost, live: Sequence[int], rows: Tensor, positions: Tensor, drafted: Tensor, due: Tensor
-) -> None:
+def _count(told: _Rows, total: Cost, live: Sequence[int], asked: Evaluated) -> None:
     """A packed call is one call, with all its rows and positions; its kind is that of the row, had it run alone."""
-    read = torch.stack([rows, positions, drafted, due.long()]).tolist()
+    read = torch.stack([asked.rows, asked.positions, asked.drafted, asked.due.long()]).tolist()
     names = []
     for row, count, size, states, is_due in zip(live, *read, strict=True):
         names.append("verify" if states else "refresh" if is_due else "step")
@@ -114,7 +102,7 @@ def _report(
 ) -> Generator[StepEvent, None, None]:  # fmt: skip
     """One base step of the rows that made it."""
     before, after = move.before[0], move.after[0]
-    changed = ((before.tokens != after.tokens) | (before.masked != after.masked)).any(-1)
+    changed = differs(before, after).any(-1)
     went, moved, done = torch.stack([move.went, changed, after.done[:, 0]]).tolist()
     numbers = [number for number, row in enumerate(live) if went[number] and row not in ended]
     if not numbers:

@@ -14,7 +14,7 @@ from ..ir.canvas import Cache, Canvas
 from ..ir.errors import TrajspecError
 from ..ir.nodes import Node, Value, walk
 from ..ir.plan import Plan
-from .batch import map_leaves
+from .batch import differs, keep, map_leaves
 from .meanings import MEANINGS
 from .query import ask
 from .views import Kept, next_cache
@@ -151,13 +151,13 @@ def take(
 
     table = evaluate(plan.step, known, call)
     after = tuple(
-        map_leaves(lambda old, new: _keep(going, old, new), old, like(table[value], old))
+        keep(going[:, 0], like(table[value], old), old)
         for old, value in zip(carried, plan.step, strict=True)
     )
     y: Canvas = after[0]
     never = torch.zeros_like(x.masked)
     bad, empty = planes[0] if planes else (never, never)
-    changed = ((x.tokens != y.tokens) | (x.masked != y.masked)).any(-1)
+    changed = differs(x, y).any(-1)
     later = dict(bound) | dict(zip(plan.carried, after, strict=True))
     finished = ~evaluate([plan.test], later)[plan.test]
     return Outcome(
@@ -196,9 +196,3 @@ def like(value: Any, old: Any) -> Any:
         return torch.full_like(old, value, dtype=torch.float64 if real else None)
     return value
 
-
-def _keep(going: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    if new is old:
-        return old
-    shape = going.shape[:1] + (1,) * (new.dim() - 1)
-    return torch.where(going.reshape(shape), new, old.to(new.dtype))

@@ -24,6 +24,11 @@ class Seen(NamedTuple):
     computed: Tensor
 
 
+def shown(x: Canvas) -> Tensor:
+    """int64 [..., L]: the ids that a model is shown."""
+    return torch.where(x.masked, x.mask_id, x.tokens)
+
+
 def spread(logits: Tensor, seen: Seen) -> Tensor:
     """Logits [n, W, V] of a window at their places on the canvas, [n, L, V]; NaN elsewhere."""
     out = logits.new_full((*seen.computed.shape, logits.shape[-1]), math.nan)
@@ -100,7 +105,7 @@ class Kept:
     def part(self, x: Canvas, seen: Seen, store: Any, rows: Tensor, keep: bool = False, before: Before = None) -> Part:
         """The states `x` as rows of a packed call, on the rows `rows` of `store`."""
         slots = torch.where(seen.exists, seen.columns, self.length)
-        tokens, positions = self._shown(x).gather(-1, seen.columns), x.position.gather(-1, seen.columns)
+        tokens, positions = shown(x).gather(-1, seen.columns), x.position.gather(-1, seen.columns)
         return Part(tokens, positions, slots, seen.keys, store, rows, keep, before)
 
     def behind(self, x: Canvas, where: Tensor) -> Tensor:
@@ -109,7 +114,7 @@ class Kept:
         A block that was stored and then changed (masked again, edited) counts as not stored, and all behind it.
         """
         number = x.position // self.size
-        changed = (self._shown(x) != self.stored) & (number < self.filled[:, None]) & (x.position >= 0)
+        changed = (shown(x) != self.stored) & (number < self.filled[:, None]) & (x.position >= 0)
         self.filled = torch.where(changed, number, self.filled[:, None]).amin(-1).minimum(self.filled)
         return self.filled < self._open(x, where)
 
@@ -138,17 +143,13 @@ class Kept:
 
     def note_fill(self, rows: Tensor | None, x: Canvas, where: Tensor) -> None:
         """The blocks before the open one of `x` are stored now, as they are in `x`."""
-        upto, shown = self._open(x, where), self._shown(x)
+        upto, tokens = self._open(x, where), shown(x)
         self.filled = upto if rows is None else self.filled.index_copy(0, rows, upto)
-        self.stored = shown if rows is None else self.stored.index_copy(0, rows, shown)
+        self.stored = tokens if rows is None else self.stored.index_copy(0, rows, tokens)
 
     def _open(self, x: Canvas, where: Tensor) -> Tensor:
         number = x.position // self.size
         return torch.where(where, number, 0).amax(-1)
-
-    @staticmethod
-    def _shown(x: Canvas) -> Tensor:
-        return torch.where(x.masked, x.mask_id, x.tokens)
 
     @staticmethod
     def _keys(real: Tensor) -> Tensor:
@@ -158,11 +159,11 @@ class Kept:
     def _call(
         self, rows: Tensor | None, x: Canvas, columns: Tensor, exists: Tensor, keys: Tensor, before: Tensor | None
     ) -> Tensor:
-        shown = self._shown(x).gather(-1, columns)
+        tokens = shown(x).gather(-1, columns)
         positions = x.position.gather(-1, columns)
         slots = torch.where(exists, columns, self.length)
         store = self.store if rows is None else self.store.part(rows)
-        return self.model.cached(shown, positions, slots, store, keys, before)
+        return self.model.cached(tokens, positions, slots, store, keys, before)
 
 
 def next_cache(x: Canvas, cache: Cache, where: Tensor) -> Cache:
