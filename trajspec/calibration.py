@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .ir import Canvas, Plan, TrajspecError
-from .ir.ahead import forward_of, nothing_held
+from .ir.ahead import forward_of, nothing_held, told
 from .ir.drafter import Drafter, threshold_of
 from .ir.op import OPS
 from .ir.opset.draft import RANKS, UNIT, Ranked, ranked, second_choice
@@ -135,8 +135,7 @@ def _course(plan: Plan, events: Iterator[Any]) -> Iterator[tuple[Canvas, np.ndar
     held: np.ndarray | None = None
     for event in events:
         logits = event.values[logits_value][0].double().cpu().numpy()
-        known = ~np.isnan(logits).any(-1, keepdims=True) & (logits > -1e29).any(-1, keepdims=True)
-        held = np.where(known, logits, np.nan if held is None else held)
+        held = np.where(told(logits), logits, np.nan if held is None else held)
         yield unstack(event.after, 0), held
 
 

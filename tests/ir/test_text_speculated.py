@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import trajspec as ts
 from trajspec.ir import Plan, TrajspecError, parse, text, verify
-from trajspec.ir.opset.speculate import ACCEPT, LOOKAHEAD
+from trajspec.ir.opset.verify import LOOKAHEAD
+from trajspec.ir.opset.walk import ACCEPT
 from trajspec.passes import speculate
 from trajspec.passes.speculate import draft_and_verify, named
 from trajspec.policies import POLICIES

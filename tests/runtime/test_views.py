@@ -21,7 +21,7 @@ from trajspec.runtime.loop import _Batch, run
 from trajspec.runtime.models import load_model
 from trajspec.runtime.step import cached_forward
 from trajspec.runtime.store import Store
-from trajspec.runtime.views import Kept
+from trajspec.runtime.views import Kept, shown
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 VIEWS = ("full", "prefix", "dual", "block_causal")
@@ -360,11 +360,11 @@ def test_a_window_of_some_rows_equals_copying_their_store(network, view, monkeyp
     assert any(len(event.rows) < 3 for event in events)
 
     def copying(self, rows, x, columns, exists, keys, before):
-        shown, positions = self._shown(x).gather(-1, columns), x.position.gather(-1, columns)
+        tokens, positions = shown(x).gather(-1, columns), x.position.gather(-1, columns)
         slots = torch.where(exists, columns, self.length)
-        rows = torch.arange(len(shown)) if rows is None else rows
+        rows = torch.arange(len(tokens)) if rows is None else rows
         part = self.store.rows(rows)
-        logits = self.model.cached(shown, positions, slots, part, keys, before)
+        logits = self.model.cached(tokens, positions, slots, part, keys, before)
         self.store.put(rows, part)
         return logits
 

@@ -13,6 +13,7 @@ from .canvas import Cache, Canvas
 from .errors import TrajspecError
 from .nodes import Node, Value, walk
 from .plan import Plan
+from .query import FLOOR
 
 
 class Draft(NamedTuple):
@@ -113,6 +114,11 @@ def split(base: Plan, values: Sequence[Any]) -> dict[Value, Any]:
             f"got {len(values)} operands"
         )
     return dict(zip(names, values, strict=True))
+
+
+def told(logits: np.ndarray) -> np.ndarray:
+    """bool [..., L, 1]: the positions that a call computed and where some token may stand; `logits` [..., L, V]."""
+    return ~np.isnan(logits).any(axis=-1, keepdims=True) & (logits > FLOOR / 10).any(axis=-1, keepdims=True)
 
 
 def shown(x: Canvas | Cache, mask_id: Any) -> np.ndarray:

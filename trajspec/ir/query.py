@@ -10,7 +10,7 @@ import numpy as np
 from .canvas import Canvas
 from .errors import TrajspecError
 
-FLOOR = -1e30
+FLOOR = -1e30  # the logit of what can never be: finite, so that differences of two such are numbers
 
 
 class Denoiser(Protocol):

@@ -94,6 +94,12 @@ def _allowed(x: Canvas, logits: np.ndarray, computed: np.ndarray, predict_mask: 
     return np.where(allowed & ~np.isneginf(logits), logits, FLOOR)
 
 
+def next_cache(x: Canvas, cache: Cache, where: np.ndarray) -> Cache:
+    """The cache [..., L] after a forward on `x`: made anew where the block is another one."""
+    due = (cache.where != where).any(axis=-1, keepdims=True)
+    return Cache(np.where(due, x.tokens, cache.tokens), np.where(due, x.masked, cache.masked), where)
+
+
 def spanning(row: int, size: int, start: int) -> TrajspecError:
     """The error about a window that lies in several blocks of the block-causal view."""
     return TrajspecError(
@@ -103,4 +109,4 @@ def spanning(row: int, size: int, start: int) -> TrajspecError:
     )
 
 
-__all__ = ["VIEWS", "ask_cached", "spanning"]
+__all__ = ["VIEWS", "ask_cached", "next_cache", "spanning"]

@@ -16,6 +16,7 @@ from ..ir.canvas import Canvas
 from ..ir.errors import TrajspecError
 from ..ir.nodes import Node, Value, walk
 from ..ir.plan import Plan
+from ..ir.query import FLOOR
 from .batch import differs, keep
 from .meanings import MEANINGS
 from .step import evaluate, like
@@ -188,7 +189,7 @@ class Speculator:
     def _accepted(
         self, before: tuple[Any, ...], after: tuple[Any, ...], table: Evaluated, at: Tensor, logits: Tensor, held: Held
     ) -> tuple[Any, ...]:
-        """As `ir.opset.speculate._accepted`, on a batch."""
+        """As `ir.opset.walk._accepted`, on a batch."""
         told = self.walk.attributes
         x, target = before[0], after[0]
         token, conf = MEANINGS["score"](logits)
@@ -236,7 +237,7 @@ def _metered(
     on = alive[:, None]
     off = differs(exact, after).any(-1, keepdim=True) & on
     stale = table.stale.gather(1, at[:, None]) & on
-    known = ~logits.isnan().any(-1, keepdim=True) & (logits > -1e29).any(-1, keepdim=True) & on[..., None]
+    known = ~logits.isnan().any(-1, keepdim=True) & (logits > FLOOR / 10).any(-1, keepdim=True) & on[..., None]
     return held._replace(
         logits=torch.where(known, logits, held.logits.to(logits.dtype)),
         accepted=held.accepted + ((at > 0)[:, None] & on),

@@ -145,7 +145,7 @@ class Verifier:
         return [None if arg is None else table[arg] for arg in self.forward.args]
 
     def key(self, arguments: Sequence[Any], known: Mapping[Value, Any]) -> tuple[Tensor, ...]:
-        """What the model's answer to these `arguments` is a function of, as in `ir.opset.speculate.view_key`."""
+        """What the model's answer to these `arguments` is a function of, as in `ir.opset.verify.view_key`."""
         if self.kept is None:
             parts = []
             for query in arguments:
@@ -181,7 +181,7 @@ class Verifier:
         self, known: Mapping[Value, Any], nodes: dict[Value, Any], exists: Tensor
     ) -> tuple[dict[Value, Any], Tensor, Tensor, Tensor]:
         """The states with the cache that each has; which can be evaluated, which under a stale cache, which open a
-        later block, bool [R, K]. As `ir.opset.speculate._hypothetical`."""
+        later block, bool [R, K]. As `ir.opset.verify._hypothetical`."""
         first, cache_value, where_value = self.base.carried[0], self.forward.args[1], self.forward.args[2]
         assert cache_value is not None and where_value is not None
         if cache_value not in self.base.carried:

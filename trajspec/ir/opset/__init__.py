@@ -11,13 +11,14 @@ from . import (
     schedule,
     score,
     select,
-    speculate,
     tables,
+    verify,
     view,
+    walk,
     write,
 )
 
 __all__ = [
-    "along", "draft", "model", "noise", "pointwise", "read", "reduce", "schedule", "score", "select", "speculate",
-    "tables", "view", "write",
+    "along", "draft", "model", "noise", "pointwise", "read", "reduce", "schedule", "score", "select", "tables",
+    "verify", "view", "walk", "write",
 ]  # fmt: skip

@@ -14,9 +14,10 @@ import numpy as np
 
 from .. import ahead
 from ..ahead import Draft, Held
-from ..canvas import Cache, Canvas
+from ..canvas import Canvas
 from ..errors import TrajspecError
 from ..op import op
+from ..views import next_cache
 from .read import block_numbers, whole
 from .score import first_max, log_prob
 
@@ -240,7 +241,7 @@ def frozen(*state: Any, held: Held, of: Any, nodes: int) -> Draft:
         if forward.op.name == "forward_cached":
             looked = [value for value in forward.args if value is not None]
             made = evaluate(looked, known)
-            answers = (logits, _next_cache(*(made[value] for value in looked)))
+            answers = (logits, next_cache(*(made[value] for value in looked)))
         with np.errstate(all="ignore"):
             values = evaluate(of.step, known | dict(zip(forward.results, answers, strict=True)))
         known = known | dict(zip(of.carried, (values[value] for value in of.step), strict=True))
@@ -254,11 +255,6 @@ def frozen(*state: Any, held: Held, of: Any, nodes: int) -> Draft:
         np.where(kept[..., None], np.stack(masked, axis=-2)[..., 1:, :], x.masked[..., None, :]),
         kept,
     )
-
-
-def _next_cache(x: Canvas, cache: Cache, where: np.ndarray) -> Cache:
-    due = (cache.where != where).any(axis=-1, keepdims=True)
-    return Cache(np.where(due, x.tokens, cache.tokens), np.where(due, x.masked, cache.masked), where)
 
 
 def _table(table: tuple, nodes: int, size: int | None) -> None:

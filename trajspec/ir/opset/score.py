@@ -6,6 +6,7 @@ import numpy as np
 
 from ..errors import TrajspecError
 from ..op import op
+from ..query import FLOOR
 
 
 def exact(logits: np.ndarray) -> np.ndarray:
@@ -93,9 +94,6 @@ def _positive(floor: float, **_: object) -> None:
 def kl(p: np.ndarray, q: np.ndarray, *, floor: float) -> np.ndarray:
     """The Kullback-Leibler divergence of p from q at each position, in nats; `floor` is added inside the logarithms."""
     return (p * (np.log(p + floor) - np.log(q + floor))).sum(axis=-1)
-
-
-FLOOR = -1e30  # "never": finite, so that differences of two such logits are numbers
 
 
 @op("suppress(logits: logits, *, ids: tuple) -> logits: logits")

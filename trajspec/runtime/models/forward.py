@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-# Measured with torch on AVX2: a product of fewer rows is another routine there, which adds in another order.
+# Measured with torch on AVX2 and AVX-512: a product of fewer rows is another routine, which adds in another order.
 SHORTEST = 4
+# Elementwise functions take two registers of 16 floats at a time on AVX-512, and what is left over by another routine.
+LANES = 32
 
 
 class Forward:
@@ -37,6 +40,7 @@ class Forward:
     def __init__(self, network: PreTrainedModel, *, first_position: int = 0, shifted: bool = False) -> None:
         self.network, self.first_position, self.shifted = network, first_position, shifted
         self.windows = window_widths(network)
+        self.multiple = token_multiple(network.config)
         layers = {module.layer_idx for module in network.modules() if hasattr(module, "layer_idx")}
         # The buffers of a layer are found by its number; DistilBERT's layers have none.
         self.supports_cache: bool = layers == set(range(network.config.num_hidden_layers))
@@ -105,8 +109,9 @@ class Forward:
 
     def _logits(self, tokens: Tensor, positions: Tensor, context: AttentionContext | PackedContext) -> Tensor:
         shape = tokens.shape
-        missing = SHORTEST - tokens.numel()
-        if missing > 0 and tokens.device.type == "cpu":
+        wanted = max(SHORTEST, -(-tokens.numel() // self.multiple) * self.multiple)
+        missing = wanted - tokens.numel()
+        if missing and tokens.device.type == "cpu":
             if isinstance(context, AttentionContext):
                 context = PackedContext((context,), ((shape[0], shape[1]),))
             tokens, positions = (F.pad(part.reshape(1, -1), (0, missing)) for part in (tokens, positions))
@@ -114,6 +119,16 @@ class Forward:
         rows = positions.clamp(min=0) + self.first_position
         logits = self.network(input_ids=tokens, position_ids=rows, **{IMPLEMENTATION: context}).logits
         return logits if logits.shape[:2] == shape else logits[0, : shape.numel()].unflatten(0, shape)
+
+
+def token_multiple(config: Any) -> int:
+    """The number of tokens, times which every width of the network fills the registers: 1 for all published sizes.
+
+    A call on a CPU is made up to a multiple of it, so that no token is computed by another routine than its neighbours.
+    """
+    hidden = config.hidden_size
+    head = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
+    return LANES // math.gcd(LANES, hidden, head, getattr(config, "intermediate_size", None) or hidden)
 
 
 def shift_back(raw: Tensor, positions: Tensor, before: Tensor | None = None) -> Tensor:
