@@ -110,6 +110,14 @@ class Shaky(Steady):
         return logits
 
 
+def test_require_exact_ends_the_base_at_the_stop_string_too(tiny, alone):
+    stop = alone[0].text[:3]
+    row = ts.decode(tiny, ASKED[:1], draft="tree", stop=[stop], require_exact=True, **HARD)[0]
+    assert row.finish_reason == "stop" and row.text == "" and row.calls < alone[0].calls
+    report = ts.compare_calls(tiny, ASKED[:1], draft="tree", stop=[stop], **HARD)
+    assert 0 < report.states < alone[0].base_steps
+
+
 def test_require_exact_names_a_near_tie():
     with pytest.raises(
         ts.TrajspecError, match=r"row 0, base step 1, position 1.*token 1.*token 2.*0.001 apart: a near-tie"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .driving import drive_job
 from .ir import Canvas, Plan, TrajspecError
 from .ir.ahead import forward_of, nothing_held, told
 from .ir.drafter import Drafter, threshold_of
@@ -18,7 +19,6 @@ from .ir.op import OPS
 from .ir.opset.draft import RANKS, UNIT, Ranked, ranked, second_choice
 from .prepare import prepare
 from .runtime.batch import unstack
-from .runtime.loop import drive
 
 FORMAT = 1
 FLOORS = (0.8, 0.6, 0.4, 0.0)  # of the surest held confidence: the strata
@@ -103,11 +103,9 @@ def calibrate(model: Any, prompts: Any, *, nodes: int = 8, **options: Any) -> Ca
     if job.speculation.drafter is not None:
         raise TrajspecError("calibrate runs the policy alone: leave out draft=, it gives the drafter")
     roots: list[Root] = []
-    for row in job.rows:
-        job_roots = drive(
-            job.plan, job.model, [row.canvas], inputs=[row.inputs], pad_id=job.model.pad_id, device=job.model.device
-        )
-        roots += _roots(list(_course(job.plan, job_roots)), job.plan.block_length)
+    for number in range(len(job.rows)):
+        course = list(_course(job.plan, drive_job(job, rows=[number])))
+        roots += _roots(course, job.plan.block_length)
     if not roots:
         raise TrajspecError("no run of the prompts has two steps: there is nothing to count; give longer ones")
     table = choose_states(roots, prior=PRIOR)

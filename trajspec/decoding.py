@@ -7,14 +7,15 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
-from .ir import Canvas, TrajspecError
+from .driving import drive_job
+from .ir import TrajspecError
 from .prepare import Job, prepare
 from .report import report, text_so_far
 from .result import Result
 from .runtime.batch import unstack
 from .runtime.denoiser import as_model
-from .runtime.loop import StepEvent, drive, exhaust
-from .runtime.text import TextStream, cut_at_stop
+from .runtime.loop import StepEvent, exhaust
+from .runtime.text import TextStream
 
 
 @dataclass(frozen=True)
@@ -100,19 +101,11 @@ def _pieces(job: Job) -> Generator[Piece, None, Result]:
 def _drive(job: Job) -> Generator[StepEvent, None, Result]:
     """Run the job to its end, an event a step; returns the Result."""
     began = time.perf_counter()
-
-    def reached_stop(number: int, row: Canvas) -> bool:
-        return cut_at_stop(text_so_far(job, number, row), job.stop)[1]
-
-    if job.speculation.strict:
-        from .strict import require_exact
-    runs, total = yield from drive(
-        job.plan, job.model, [row.canvas for row in job.rows], inputs=[row.inputs for row in job.rows],
-        pad_id=job.model.pad_id, device=job.model.device, halt=reached_stop if job.stop else None,
-        keep_path=job.keep_path,
-    )  # fmt: skip
+    runs, total = yield from drive_job(job)
     seconds = time.perf_counter() - began
     if job.speculation.strict:
+        from .strict import require_exact
+
         require_exact(job, runs)
     return report(job, runs, total, seconds)
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .driving import drive_job
 from .ir import Plan, TrajspecError
 from .ir.ahead import forward_of
 from .prepare import Job, prepare
-from .runtime.loop import RowRun, StepEvent, drive, exhaust
+from .runtime.loop import RowRun, StepEvent, exhaust
 
 
 @dataclass
@@ -86,7 +87,7 @@ def require_exact(job: Job, runs: Sequence[RowRun]) -> None:
     """Run the base of `job` as well; TrajspecError at the first token that differs from `runs`, with its margin."""
     if job.plan.base is None:
         return
-    whole = _drive(job, job.base)
+    whole, _ = exhaust(drive_job(job, job.base))
     for number, (mine, theirs) in enumerate(zip(runs, whole, strict=True)):
         same = mine.canvas.tokens.tolist() == theirs.canvas.tokens.tolist()
         if not (same and (not job.keep_path or mine.path == theirs.path)):
@@ -123,18 +124,6 @@ def compare_calls(model: Any, prompts: Any, **options: Any) -> PackingReport:
     return report
 
 
-def _drive(job: Job, plan: Plan, on_step: Callable[[StepEvent], None] | None = None) -> list[RowRun]:
-    canvases, inputs = [row.canvas for row in job.rows], [row.inputs for row in job.rows]
-    runs, _ = exhaust(
-        drive(
-            plan, job.model, canvases, inputs=inputs, pad_id=job.model.pad_id, device=job.model.device,
-            keep_path=job.keep_path,
-        ),
-        on_step,
-    )  # fmt: skip
-    return runs
-
-
 Step = tuple[Tensor, Tensor, list[tuple[int, int]]]
 
 
@@ -149,7 +138,7 @@ def _logits(job: Job, plan: Plan) -> list[list[Step]]:
             logits = event.values[value][place][real].detach().clone()
             steps[row].append((logits, event.before.masked[place][real], event.committed(row)))
 
-    _drive(job, plan, note)
+    exhaust(drive_job(job, plan), note)
     return steps
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 import trajspec as ts
+from tests.exact.decoders import left_to_right
 from trajspec.exact.case import Drafts
 from trajspec.exact.models import letters
 from trajspec.exact.plan_check import PlanCase, check, check_plan, compare_plans
 from trajspec.exact.plan_witnesses import surest
 from trajspec.exact.plans import CHOSEN, PackedNoise, as_they_are, watched
-from trajspec.exact.program import Denoise
 from trajspec.exact.search import Log
 from trajspec.exact.tabular import FixedModel
 from trajspec.ir.ahead import forward_of
@@ -84,20 +84,10 @@ def test_t19_b_without_drafts_nothing_was_tested() -> None:
 def test_t19_b_nothing_accepted_is_inconclusive_too() -> None:
     def silent(denoise: Any, state: Any, seed: int, log: Log) -> list[Any]:
         log.round(drafted=1, accepted=0)
-        return _left_to_right(denoise, state)
+        return left_to_right(denoise, state, seed)
 
     verdict = check(silent, against=leftmost, examples=15)
     assert verdict.verdict == "inconclusive" and "accepted" in verdict.reason
-
-
-def _left_to_right(denoise: Denoise, state: Any) -> list[Any]:
-    states = [state.copy()]
-    while (states[-1] < 0).any():
-        place = int((states[-1] < 0).argmax())
-        state = states[-1].copy()
-        state[place] = denoise(states[-1][None])[0, place].argmax()
-        states.append(state)
-    return states
 
 
 # T19 (c)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import trajspec as ts
+from tests.exact.decoders import left_to_right
 from trajspec.exact.case import Drafts
 from trajspec.exact.models import Hash, Table
 from trajspec.exact.plan_check import (
@@ -104,18 +105,9 @@ def test_plain_policies_are_compared_path_by_path() -> None:
 
 
 def test_foreign_programs() -> None:
-    def leftmost(denoise: Any, state: Any, seed: int) -> list[Any]:
-        states = [state.copy()]
-        while (states[-1] < 0).any():
-            place = int((states[-1] < 0).argmax())
-            state = states[-1].copy()
-            state[place] = denoise(states[-1][None])[0, place].argmax()
-            states.append(state)
-        return states
-
     first = ts.policy(_leftmost)
-    assert check(leftmost, against=first, examples=60).verdict == "not refuted"
-    assert check(leftmost, against=surest, examples=200).refuted
+    assert check(left_to_right, against=first, examples=60).verdict == "not refuted"
+    assert check(left_to_right, against=surest, examples=200).refuted
 
 
 def _leftmost(x, logits):

@@ -1,0 +1,35 @@
+"""Run the rows of a prepared job through a plan, the job's own or its base's, to where decoding ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from .ir import Canvas, Plan
+from .prepare import Job
+from .report import text_so_far
+from .runtime.loop import Cost, RowRun, StepEvent, drive
+from .runtime.text import cut_at_stop
+
+
+def drive_job(
+    job: Job, plan: Plan | None = None, rows: Sequence[int] | None = None
+) -> Generator[StepEvent, None, tuple[list[RowRun], Cost]]:
+    """An event a step; returns the runs of the rows `rows` (None: all) and what they cost together.
+
+    `plan` is the job's own by default. A row ends at a stop string here, whichever plan runs it.
+    """
+    numbers = range(len(job.rows)) if rows is None else rows
+    chosen: list[Any] = [job.rows[number] for number in numbers]
+
+    def reached_stop(place: int, row: Canvas) -> bool:
+        return cut_at_stop(text_so_far(job, numbers[place], row), job.stop)[1]
+
+    return drive(
+        plan or job.plan, job.model, [row.canvas for row in chosen], inputs=[row.inputs for row in chosen],
+        pad_id=job.model.pad_id, device=job.model.device, halt=reached_stop if job.stop else None,
+        keep_path=job.keep_path,
+    )  # fmt: skip
+
+
+__all__ = ["drive_job"]
