@@ -112,7 +112,7 @@ def as_it_is(size: int) -> int:
     return size
 
 
-def left(rows: Any, *, pad_id: int = 0, device: Any = "cpu") -> Canvas:
+def left(rows: Any, *, pad_id: int = 0, device: Any = "cpu", least: int = 0) -> Canvas:
     """`batch.stack` with the padding before the rows."""
     right = batch.stack(rows, pad_id=pad_id, device=device)
     gaps = (right.position < 0).sum(-1).tolist()

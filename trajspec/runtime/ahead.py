@@ -10,17 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..ir import ahead, margins
+from ..ir import margins
 from ..ir.ahead import Held
 from ..ir.canvas import Canvas
 from ..ir.errors import TrajspecError
-from ..ir.nodes import Node, Value, walk
+from ..ir.nodes import Value, walk
 from ..ir.plan import Plan
 from ..ir.query import FLOOR
 from .batch import differs, keep
 from .meanings import MEANINGS
-from .step import evaluate, like
-from .verify import Evaluated, Verifier
+from .program import Program
+from .step import like
+from .verify import Evaluated, Layout, Verifier
 from .views import next_cache, shown
 
 EXACT_WALK = {"head": "true", "key": "view", "halt": "each", "ties": "low", "adopt": False, "leave": False}
@@ -29,22 +30,25 @@ EXACT_WALK = {"head": "true", "key": "view", "halt": "each", "ties": "low", "ado
 @dataclass
 class Move:
     """One step of the walk: which rows made it, bool [R]; the carried values before and after it, what is held after
-    it, and all that was computed."""
+    it, what the model's call answers in it, and all that was computed (`Speculator.values`)."""
 
     went: Tensor
     before: tuple[Any, ...]
     after: tuple[Any, ...]
     held: Held
-    values: Mapping[Value, Any] = field(repr=False)
+    answers: tuple[Any, ...] = field(repr=False)
+    slots: tuple[Any, ...] = field(default=(), repr=False)
 
 
 @dataclass
 class Round:
-    """What one round did: the moves of its walk, the carried values after them, and what was asked."""
+    """What one round did: the moves of its walk, the carried values after them, the rows and positions of one state of
+    each kind, and how the states shared the call."""
 
     moves: list[Move]
     carried: tuple[Any, ...]
-    asked: Evaluated
+    sizes: dict[str, tuple[int, int]]
+    layout: Layout
 
 
 class Speculator:
@@ -72,6 +76,14 @@ class Speculator:
             )
         self.verifier = Verifier(verifies[0], model, x)
         self.base = self.verifier.base
+        given = (*plan.carried, *plan.inputs)
+        table = verifies[0].results[0]
+        rest = [value for value in self.walk.args if value is not None and value is not table]
+        self._operands = Program([*(value for value in verifies[0].args if value is not None), *rest], given)
+        self._count, self._carries = len(verifies[0].args), len(self.base.starts)
+        self._size = next((item.attributes["size"] for item in self.base.nodes() if item.op.name == "advance"), None)
+        self._step = Program(self.base.step, (*self.verifier.names, *self.verifier.forward.results))
+        self._final = Program(plan.step, (*given, *self.walk.results))
 
     def round(
         self,
@@ -86,42 +98,46 @@ class Speculator:
         `known` are the plan's inputs and `carried` its values, of these rows. Raises TrajspecError when the logits of a
         root are no numbers, or the drafter gave what no canvas can be; nothing of the round is kept then.
         """
-        state = dict(known) | dict(zip(self.plan.carried, carried, strict=True))
+        state = (*carried, *(known[value] for value in self.plan.inputs))
+        asked, rest = self.operands(state)
+        table, layout = self.verifier.evaluate(asked, group, rows, all_real)
+        moves, after, through = self.moves(rest, table)
+        if table.opened is not None:
+            self.verifier.enter(table.opened, through, rows)
+        return Round(moves, self.final(state, after), table.sizes, layout)
 
-        def call(item: Node, data: Sequence[Any]) -> Any:
-            return [self.verifier.evaluate(data, group, rows, all_real)]
+    def operands(self, state: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """The operands of verify, and those of walk but the table, from what the plan carries and its inputs."""
+        found = self._operands(state)
+        return found[: self._count], found[self._count :]
 
-        # Everything up to the walk; the walk itself is done here, since its moves are what the loop wants to see.
-        wanted = [value for value in self.walk.args if value is not None]
-        table = evaluate(wanted, state, call)
-        operands = [table[value] for value in wanted]
-        *values, evaluated, held = operands
-        moves, after = self._walk(values, evaluated, held, rows)
-        results = dict(zip(self.walk.results, (*after, None), strict=True))
-        final = evaluate(self.plan.step, table | results, call)
-        return Round(moves, tuple(final[value] for value in self.plan.step), evaluated)
+    def final(self, state: Sequence[Any], after: Sequence[Any]) -> tuple[Any, ...]:
+        """What the plan carries after a round that began in `state` and whose walk gave `after`."""
+        return self._final((*state, *after, None))
 
-    def _walk(
-        self, values: Sequence[Any], table: Evaluated, held: Held, rows: Tensor | None
-    ) -> tuple[list[Move], tuple[Any, ...]]:
-        known = ahead.split(self.base, values)
-        inputs = {value: known[value] for value in self.base.inputs[1:]}
-        carried = tuple(known[value] for value in self.base.carried)
+    def moves(
+        self, operands: Sequence[Any], table: Evaluated, unrolled: bool = False
+    ) -> tuple[list[Move], tuple[Any, ...], Tensor]:
+        """The walk: its moves, what the base carries and what is held after it, and bool [R]: rows that went through
+        the refresh of a later block. `unrolled`: as many moves as there may be, without a look at the device."""
+        *values, held = operands
+        inputs = tuple(values[self._carries :])
+        carried = tuple(values[: self._carries])
         told = self.walk.attributes
         alive = ~carried[0].done[:, 0]
         through, alone = torch.zeros_like(alive), torch.zeros_like(alive)
         moves: list[Move] = []
-        kept, forward = self.verifier.kept, self.verifier.forward
-        opening_block = self.verifier.arguments(known)[2] if kept is not None else None
+        kept = self.verifier.kept
+        opening_block = self.verifier.arguments(values)[2] if kept is not None else None
         held = held._replace(drafted=held.drafted + table.drafted[:, None])
         for taken in range(table.exists.shape[1]):
-            now = inputs | dict(zip(self.base.carried, carried, strict=True))
+            now = (*carried, *inputs)
             arguments = self.verifier.arguments(now)
-            at, hit = self._find(table, self.verifier.key(arguments, now), carried[0])
+            at, hit = self._find(table, self.verifier.key(arguments, carried[0]), carried[0])
             alive = alive & hit & ~carried[0].done[:, 0] & (taken < table.width)
-            if not bool(alive.any()):
+            if not unrolled and not bool(alive.any()):
                 break
-            entry = table.entry.gather(1, at[:, None])[:, 0].clamp(min=0)
+            entry = table.entry.gather(1, at[:, None])[:, 0]
             logits = [part.index_select(0, entry) for part in table.logits]
             outs: tuple[Any, ...] = tuple(logits)
             if kept is not None:
@@ -136,14 +152,14 @@ class Speculator:
                 if kept.view == "block_causal":
                     due = (where != opening_block).any(-1)
                 through = through | (alive & due & (at > 0) & ~stale[:, 0])
-            values_now = evaluate(self.base.step, now | dict(zip(forward.results, outs, strict=True)))
+            slots = self._step.run((*now, *outs))
             if told["recheck"] is not None:
-                thin = self._thin(values_now, (alive & (table.drafted > 0)).tolist(), told["recheck"])
+                thin = self._thin(self._step.table(slots), (alive & (table.drafted > 0)).tolist(), told["recheck"])
                 alone, alive = alone | thin, alive & ~thin
                 if not bool(alive.any()):
                     break
-            exact = tuple(values_now[value] for value in self.base.step)
-            exact = tuple(like(new, old) for new, old in zip(exact, carried, strict=True))
+            exact = tuple([slots[place] for place in self._step.results])
+            exact = tuple([like(new, old) for new, old in zip(exact, carried, strict=True)])
             after = exact
             if told["accept"] != "base":
                 after = self._accepted(carried, exact, table, at, logits[0], held)
@@ -151,12 +167,16 @@ class Speculator:
             if told["then"] == "stop" and told["budget"] is not None:
                 spent = held.sum_tv >= told["budget"]
                 after = (after[0]._replace(done=after[0].done | spent), *after[1:])
-            after = tuple(keep(alive, new, old) for new, old in zip(after, carried, strict=True))
-            moves.append(Move(alive, carried, after, held, values_now))
+            after = tuple([keep(alive, new, old) for new, old in zip(after, carried, strict=True)])
+            moves.append(Move(alive, carried, after, held, outs, tuple(slots)))
             carried = after
-        if table.opened is not None:
-            self.verifier.enter(table.opened, through, rows)
-        return moves, (*carried, held._replace(alone=alone[:, None]))
+        return moves, (*carried, held._replace(alone=alone[:, None])), through
+
+    def values(self, move: Move) -> Mapping[Value, Any]:
+        """All that was computed in a move; of a compiled one, the model's answers."""
+        if move.slots:
+            return self._step.table(move.slots)
+        return dict(zip(self.verifier.forward.results, move.answers, strict=True))
 
     def _thin(self, values: Mapping[Value, Any], asked: Sequence[bool], eps: float) -> Tensor:
         """bool [R]: rows among the asked whose step hangs on less than packed logits may be off; reads the device."""
@@ -217,8 +237,7 @@ class Speculator:
         jump = allowed.any(-1)
         pick_ = best[:, None, None].expand(-1, 1, x.tokens.shape[-1])
         jumped = x._replace(tokens=table.tokens.gather(1, pick_)[:, 0], masked=table.masked.gather(1, pick_)[:, 0])
-        size_ = next((item.attributes["size"] for item in self.base.nodes() if item.op.name == "advance"), None)
-        there = MEANINGS["advance"](x, jumped, size=size_, done=None)
+        there = MEANINGS["advance"](x, jumped, size=self._size, done=None)
         return (keep(jump, there, target), *after[1:])
 
 

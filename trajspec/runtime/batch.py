@@ -15,13 +15,17 @@ from ..ir.kinds import KINDS, Kind
 from ..ir.plan import Plan
 
 
-def stack(rows: Sequence[Canvas], *, pad_id: int = 0, device: torch.device | str = "cpu") -> Canvas:
-    """Numpy rows as one batch of tensors [R, L], L the longest row, padded on the right: a column is a position.
+def stack(
+    rows: Sequence[Canvas], *, pad_id: int = 0, device: torch.device | str = "cpu", least: int = 0
+) -> Canvas:
+    """Numpy rows as one batch of tensors [R, L], padded on the right: a column is a position.
+
+    L is the length of the longest row, and `least` at least.
 
     Padding has position -1, is neither masked nor free, and may not be looked at. It stands behind a row so that every
     entry lies where it lies in the row's single run, and attention adds up its keys in the same order.
     """
-    length = max(row.tokens.shape[-1] for row in rows)
+    length = max(least, *(row.tokens.shape[-1] for row in rows))
 
     def right(array: np.ndarray, fill: Any) -> np.ndarray:
         return np.concatenate([array, np.full(length - len(array), fill, array.dtype)])
@@ -51,6 +55,7 @@ def stack_inputs(
     rows: Sequence[Canvas],
     inputs: Sequence[Mapping[str, Any]] | None,
     device: torch.device | str = "cpu",
+    least: int = 0,
 ) -> dict[str, Tensor]:
     """Task inputs of every row as tensors with the axes of their kinds, padded on the right like the canvas.
 
@@ -58,7 +63,7 @@ def stack_inputs(
     """
     kinds = {value.node.attributes["name"]: value.kind for value in plan.inputs[1:]}
     names = {name for row in inputs or () for name in row}
-    length = max(row.tokens.shape[-1] for row in rows)
+    length = max(least, *(row.tokens.shape[-1] for row in rows))
     stacked = {}
     for name in sorted(names):
         parts = []

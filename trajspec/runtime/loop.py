@@ -96,24 +96,29 @@ def drive(
     device: torch.device | str = "cpu",
     halt: Halt | None = None,
     keep_path: bool = True,
+    compiled: Any = None,
 ) -> Generator[StepEvent, None, Outputs]:
     """Run `plan` on numpy `rows` with a torch denoiser, an event a step; returns the rows and the cost of the batch.
 
     A row costs calls while it is live; finished rows leave the batch. `halt(row, canvas)` may end a row between steps
     (stop strings); it reads the device. Raises TrajspecError naming row, position and step when logits are no numbers,
-    and when a policy commits nothing for ever; nothing of the step that failed is kept.
+    and when a policy commits nothing for ever; nothing of the step that failed is kept. `compiled`: the compiled steps
+    of the plan (`runtime.compiled`), None: eager ones.
     """
     if plan.base is not None:
         from .rounds import drive_rounds
 
         return (
             yield from drive_rounds(
-                plan, model, rows, inputs=inputs, pad_id=pad_id, device=device, halt=halt, keep_path=keep_path
+                plan, model, rows, inputs=inputs, pad_id=pad_id, device=device, halt=halt, keep_path=keep_path,
+                compiled=compiled,
             )
         )
-    batch = stack(rows, pad_id=pad_id, device=device)
-    bound = bind_inputs(plan, batch, stack_inputs(plan, rows, inputs, device))
-    state = _Batch(plan, model, bound, start(plan, bound), all(len(r.tokens) == batch.tokens.shape[-1] for r in rows))
+    least = compiled.padded(max(len(row.tokens) for row in rows)) if compiled is not None else 0
+    batch = stack(rows, pad_id=pad_id, device=device, least=least)
+    bound = bind_inputs(plan, batch, stack_inputs(plan, rows, inputs, device, least))
+    all_real = all(len(row.tokens) == batch.tokens.shape[-1] for row in rows)
+    state = _Batch(plan, model, bound, start(plan, bound), all_real, compiled)
     costs = [Cost() for _ in rows]
     total = Cost()
     paths: list[list[tuple[Canvas, Canvas, int]]] = [[] for _ in rows]
@@ -127,8 +132,12 @@ def drive(
         for kind, group in state.groups(live):
             before, outcome, status = state.step(group, refresh=kind == "refresh")
             total.add(kind, outcome.rows, outcome.positions)
+            for rows_asked, positions in outcome.further:
+                total.add("further", rows_asked, positions)
             for number, row in enumerate(group):
                 costs[row].add(kind, outcome.rows // len(group), outcome.positions // len(group))
+                for rows_asked, positions in outcome.further:
+                    costs[row].add("further", rows_asked // len(group), positions // len(group))
                 if keep_path:
                     paths[row].append((before, outcome.carried[0], number))
                 idle[row] = 0 if status["changed"][number] else idle[row] + 1
@@ -154,9 +163,11 @@ class _Batch:
     """The carried values of all rows, what is kept of them between calls, and which of them need a refresh."""
 
     def __init__(
-        self, plan: Plan, model: Any, bound: Mapping[Value, Any], carried: tuple[Any, ...], all_real: bool
-    ) -> None:
+        self, plan: Plan, model: Any, bound: Mapping[Value, Any], carried: tuple[Any, ...], all_real: bool,
+        compiled: Any = None,
+    ) -> None:  # fmt: skip
         self.plan, self.model, self.bound, self.carried, self.all_real = plan, model, bound, carried, all_real
+        self.take = compiled.take if compiled is not None else take
         self.size = carried[0].tokens.shape[0]
         self.forward = cached_forward(plan)
         self.kept: Kept | None = None
@@ -183,7 +194,7 @@ class _Batch:
         mine, inside = of_rows(self.bound, self.carried, rows)
         # Not around the caller's code: what the loop yields to must not run in this mode.
         with torch.inference_mode():
-            outcome = take(self.plan, self.model, inside, mine, self.all_real, self.kept, rows, refresh)
+            outcome = self.take(self.plan, self.model, inside, mine, self.all_real, self.kept, rows, refresh)
         # The one read of the device in a step: what became of the rows.
         wrong = (outcome.bad | outcome.empty).any(-1)
         names = ("done", "changed", "due", "wrong")

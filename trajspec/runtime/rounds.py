@@ -13,11 +13,10 @@ from ..ir.canvas import Canvas
 from ..ir.interpret import bind_inputs, endless, idle_limit, stalled, step_limit
 from ..ir.nodes import Value
 from ..ir.plan import Plan
-from .ahead import Move, Speculator
+from .ahead import Move, Round, Speculator
 from .batch import differs, map_leaves, of_rows, pick, put, stack, stack_inputs, unstack
 from .loop import Cost, Halt, Outputs, RowRun, StepEvent, Storing, changes
 from .step import start
-from .verify import Evaluated
 
 
 class _Rows:
@@ -42,10 +41,12 @@ def drive_rounds(
     device: torch.device | str = "cpu",
     halt: Halt | None = None,
     keep_path: bool = True,
+    compiled: Any = None,
 ) -> Generator[StepEvent, None, Outputs]:
     """`loop.drive` for a speculated plan: the same events, rows and paths as its base gives, from fewer calls."""
-    batch = stack(rows, pad_id=pad_id, device=device)
-    bound = bind_inputs(plan, batch, stack_inputs(plan, rows, inputs, device))
+    least = compiled.padded(max(len(row.tokens) for row in rows)) if compiled is not None else 0
+    batch = stack(rows, pad_id=pad_id, device=device, least=least)
+    bound = bind_inputs(plan, batch, stack_inputs(plan, rows, inputs, device, least))
     carried = start(plan, bound)
     all_real = bool((batch.position >= 0).all())
     spec = Speculator(plan, model, batch)
@@ -65,10 +66,13 @@ def drive_rounds(
             mine, inside = of_rows(bound, carried, index)
             # Not around the caller's code: what the loop yields to must not run in this mode.
             with torch.inference_mode():
-                made = spec.round(inside, mine, group, index, all_real)
-            _count(told, total, group, made.asked)
+                if compiled is None:
+                    made = spec.round(inside, mine, group, index, all_real)
+                else:
+                    made = compiled.round(spec, inside, mine, group, index, all_real)
+            _count(told, total, group, made)
             for move in made.moves:
-                yield from _report(plan, move, group, told, ended, halt, keep_path, patience, most)
+                yield from _report(spec, move, group, told, ended, halt, keep_path, patience, most)
             done = made.carried[0].done[:, 0].tolist()
             ended |= {row for row, over in zip(group, done, strict=True) if over}
             carried = made.carried if index is None else put(carried, index, made.carried)
@@ -86,18 +90,18 @@ def _apart(live: Sequence[int], alone: Tensor) -> list[list[int]]:
     return [group for group in groups if group]
 
 
-def _count(told: _Rows, total: Cost, live: Sequence[int], asked: Evaluated) -> None:
+def _count(told: _Rows, total: Cost, live: Sequence[int], made: Round) -> None:
     """A packed call is one call, with all its rows and positions; its kind is that of the row, had it run alone."""
-    read = torch.stack([asked.rows, asked.positions, asked.drafted, asked.due.long()]).tolist()
+    costs = made.layout.cost(made.sizes)
     names = []
-    for row, count, size, states, is_due in zip(live, *read, strict=True):
-        names.append("verify" if states else "refresh" if is_due else "step")
-        told.costs[row].add(names[-1], count, size)
-    total.add("verify" if "verify" in names else names[0], sum(read[0]), sum(read[1]))
+    for row, cost, states, is_due in zip(live, costs, made.layout.states, made.layout.due, strict=True):
+        names.append("verify" if states > 1 else "refresh" if is_due else "step")
+        told.costs[row].add(names[-1], *cost)
+    total.add("verify" if "verify" in names else names[0], *(sum(part) for part in zip(*costs, strict=True)))
 
 
 def _report(
-    plan: Plan, move: Move, live: Sequence[int], told: _Rows, ended: set[int], halt: Halt | None, keep_path: bool,
+    spec: Speculator, move: Move, live: Sequence[int], told: _Rows, ended: set[int], halt: Halt | None, keep_path: bool,
     patience: int, most: int,
 ) -> Generator[StepEvent, None, None]:  # fmt: skip
     """One base step of the rows that made it."""
@@ -114,12 +118,14 @@ def _report(
         told.steps[row] += 1
         told.idle[row] = 0 if moved[number] else told.idle[row] + 1
         if told.idle[row] >= patience and not done[number]:
-            raise stalled(plan.name, told.steps[row] - 1, int(after.masked[number].sum()))
+            raise stalled(spec.plan.name, told.steps[row] - 1, int(after.masked[number].sum()))
         if told.steps[row] > most:
-            raise endless(plan.name, told.steps[row])
+            raise endless(spec.plan.name, told.steps[row])
         if keep_path:
             told.paths[row].append(changes(old, new, place))
-    values = move.values if len(numbers) == len(live) else _values(move.values, index)
+    values = spec.values(move)
+    if len(numbers) < len(live):
+        values = _values(values, index)
     yield StepEvent(told.steps[live[numbers[0]]] - 1, tuple(live[number] for number in numbers), old, new, values)
     for place, number in enumerate(numbers):
         row = live[number]

@@ -26,7 +26,7 @@ class Outcome:
 
     carried: as before the step, finished rows unchanged; done, changed, due: bool [R], due where a cached view has to
     look at the whole canvas next; bad, empty: bool [R, L], where logits were NaN or +inf, or all -inf; rows, positions:
-    of the model call; values: everything computed.
+    of the model call; values: everything computed; further: (rows, positions) of every call of a further model.
     """
 
     carried: tuple[Any, ...]
@@ -38,6 +38,7 @@ class Outcome:
     rows: int
     positions: int
     values: dict[Value, Any] = field(repr=False)
+    further: tuple[tuple[int, int], ...] = ()
 
 
 class Recorder:
@@ -46,6 +47,7 @@ class Recorder:
     def __init__(self, model: Any) -> None:
         self.vocab_size, self.mask_id = model.vocab_size, model.mask_id
         self.model, self.rows, self.positions = model, 0, 0
+        self.others = {name: Recorder(other) for name, other in (getattr(model, "others", None) or {}).items()}
 
     def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
         self._note(tokens)
@@ -85,10 +87,11 @@ def _meaning(item: Node, data: Sequence[Any]) -> Any:
     known = MEANINGS.get(op.name) or op.torch
     if known is not None:
         return call_meaning(op, known, data, item.attributes, item.args)
-    return _through_numpy(item, data)
+    return through_numpy(item, data)
 
 
-def _through_numpy(item: Node, data: Sequence[Any]) -> Any:
+def through_numpy(item: Node, data: Sequence[Any]) -> Any:
+    """The numpy meaning of an op on tensors of the CPU. Raises TrajspecError for tensors on another device."""
     # A user's op without a torch meaning: right, but it reads the device and cannot be compiled.
     device = next((leaf.device for value in data for leaf in _leaves(value)), torch.device("cpu"))
     if device.type != "cpu":
@@ -139,7 +142,7 @@ def take(
     def call(item: Node, data: Sequence[Any]) -> list[Any]:
         predict_mask = item.attributes["predict_mask"]
         if item.op.name == "forward":
-            logits, bad, empty = ask(recorder, data, predict_mask, all_real=all_real)
+            logits, bad, empty = ask(recorder, data, predict_mask, all_real=all_real, by=item.attributes["by"])
             planes.append((bad, empty))
             return logits
         assert kept is not None
@@ -155,14 +158,15 @@ def take(
         for old, value in zip(carried, plan.step, strict=True)
     )
     y: Canvas = after[0]
-    never = torch.zeros_like(x.masked)
-    bad, empty = planes[0] if planes else (never, never)
+    bad = empty = torch.zeros_like(x.masked)
+    for wrong, none in planes:
+        bad, empty = bad | wrong, empty | none
     changed = differs(x, y).any(-1)
     later = dict(bound) | dict(zip(plan.carried, after, strict=True))
     finished = ~evaluate([plan.test], later)[plan.test]
     return Outcome(
         after, finished[:, 0], changed, due(plan, later), bad & going, empty & going, recorder.rows,
-        recorder.positions, table,
+        recorder.positions, table, tuple((one.rows, one.positions) for one in recorder.others.values() if one.rows),
     )  # fmt: skip
 
 

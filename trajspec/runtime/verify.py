@@ -13,32 +13,94 @@ from ..ir import ahead
 from ..ir.ahead import Draft, Held
 from ..ir.canvas import Cache, Canvas
 from ..ir.errors import TrajspecError
-from ..ir.nodes import Node, Value
+from ..ir.nodes import Node
 from ..ir.plan import Plan
 from ..ir.query import Query
 from .batch import map_leaves, pick
 from .meanings.canvas import stopped
 from .packed import Before, Part
+from .program import Program
 from .query import ask, check_logits, finish, no_numbers
-from .step import Recorder, evaluate
+from .step import Recorder
 from .views import Kept, Seen, first_of, next_cache, shown, spread
+
+
+@dataclass
+class Proposed:
+    """The states of one round before the call, K entries a row; entry 0 is the root.
+
+    `asked` int64 [R]: states asked for; `exists`, `stale` bool [R, K]: states to evaluate, and those looked at under an
+    older cache; `opening`, `child`: states that open a later block, and states that stand on such a one; `due` bool
+    [R]: rows whose root is a refresh; `wrong` bool [R]: rows whose draft no canvas can be; `keys`: what a state's view
+    is, tensors [R, K, ...]; `tokens` and `masked` [R, K, L] its canvas; `nodes`: what the base carries in it, and its
+    task inputs, [R * K, ...].
+    """
+
+    asked: Tensor
+    exists: Tensor
+    stale: Tensor
+    opening: Tensor
+    child: Tensor
+    due: Tensor
+    wrong: Tensor
+    keys: tuple[Tensor, ...]
+    tokens: Tensor
+    masked: Tensor
+    nodes: tuple[Any, ...]
+
+    def fields(self) -> tuple[Any, ...]:
+        """What makes it anew."""
+        return (
+            self.asked, self.exists, self.stale, self.opening, self.child, self.due, self.wrong, self.keys, self.tokens,
+            self.masked, self.nodes,
+        )  # fmt: skip
+
+    def flags(self) -> Tensor:
+        """bool [R, 3 K + 2]: all that the host has to know to lay the call out."""
+        return torch.cat([self.exists, self.opening, self.child, self.due[:, None], self.wrong[:, None]], 1)
+
+
+@dataclass
+class Layout:
+    """How the states of a round share a call: by kind, numbers of states (row K + entry), int64 [n]; for states on a
+    refresh in the same call, its place among the refreshes; `entry` int64 [R, K]: where an entry's answer is; and on
+    the host `due`, and by kind the rows of the group that the states belong to."""
+
+    kinds: dict[str, Tensor]
+    sources: dict[str, Tensor]
+    entry: Tensor
+    due: list[bool]
+    owners: dict[str, list[int]]
+
+    @property
+    def states(self) -> list[int]:
+        """How many states each row of the group has in the call, the root included."""
+        rows = [row for owners in self.owners.values() for row in owners]
+        return [rows.count(row) for row in range(len(self.due))]
+
+    def cost(self, sizes: Mapping[str, tuple[int, int]]) -> list[tuple[int, int]]:
+        """(rows, positions) of each row of the group, from those of one state of each kind."""
+        found = [[0, 0] for _ in self.due]
+        # A row that stores finished blocks ahead pays for it once, with its first state on them.
+        owners = self.owners | ({"store": sorted(set(self.owners["child"]))} if "store" in sizes else {})
+        for kind, rows in owners.items():
+            for row in rows:
+                found[row] = [total + size for total, size in zip(found[row], sizes[kind], strict=True)]
+        return [(rows, positions) for rows, positions in found]
 
 
 @dataclass
 class Evaluated:
     """The table of one round, K entries a row; entry 0 is the root's. The torch counterpart of `ir.ahead.Table`.
 
-    `width`, `drafted` int64 [R]: states asked for, and hypothetical ones that were in the call; `rows`, `positions`
-    int64 [R]: of the call, row by row; `due` bool [R]: rows whose root was a refresh. `exists`, `stale` bool [R, K];
-    `entry` int64 [R, K]: where in `logits` [N, L, V] (one a query) an entry's answer is; `keys`: what its view is,
-    tensors [R, K, ...]; `tokens` and `masked` [R, K, L] its canvas.
+    `width`, `drafted` int64 [R]: states asked for, and hypothetical ones that were in the call; `exists`, `stale` bool
+    [R, K]; `entry` int64 [R, K]: where in `logits` [N, L, V] (one a query) an entry's answer is; `keys`, `tokens`,
+    `masked` as in `Proposed`; `bad`, `empty` bool [R, L]: where the root's logits are no numbers; `sizes`: the rows and
+    positions of one state of each kind.
     """
 
     width: Tensor
     drafted: Tensor
-    rows: Tensor
-    positions: Tensor
-    due: Tensor
     exists: Tensor
     stale: Tensor
     entry: Tensor
@@ -46,6 +108,9 @@ class Evaluated:
     keys: tuple[Tensor, ...]
     tokens: Tensor
     masked: Tensor
+    bad: Tensor
+    empty: Tensor
+    sizes: dict[str, tuple[int, int]]
     opened: Opened | None = None
 
 
@@ -66,7 +131,7 @@ class Verifier:
     """The meaning of `verify` on a batch; holds what is kept of its rows between calls."""
 
     def __init__(self, verify: Node, model: Any, x: Canvas) -> None:
-        self.model = model
+        self.model, self.vocab_size = model, x.allowed.shape[-1]
         self.base: Plan = verify.attributes["of"]
         self.forward = ahead.forward_of(self.base)
         self.lookahead: str = verify.attributes["lookahead"]
@@ -75,82 +140,158 @@ class Verifier:
         if self.forward.op.name == "forward_cached":
             attrs = self.forward.attributes
             self.kept = Kept(model, x, attrs["view"], attrs["size"])
+        #: What a state of the base consists of: what it carries, then its task inputs.
+        self.names = (*self.base.carried, *self.base.inputs[1:])
+        self._asked = Program([arg for arg in self.forward.args if arg is not None], self.names)
+        self._where: Program | None = None
+        self._cache = 0
+        if self.kept is not None:
+            _, cache, where = self.forward.args
+            assert cache is not None and where is not None
+            if cache not in self.base.carried:
+                raise TrajspecError(f"plan {self.base.name}: its cache must be a carried value to be speculated")
+            self._where, self._cache = Program([where], self.names), self.base.carried.index(cache)
 
-    def evaluate(self, data: Sequence[Any], group: Sequence[int], rows: Tensor | None, all_real: bool) -> Evaluated:
+    def evaluate(
+        self, data: Sequence[Any], group: Sequence[int], rows: Tensor | None, all_real: bool
+    ) -> tuple[Evaluated, Layout]:
         """One packed call for the operands of `verify`: the rows `group` of the batch (`rows` as a tensor, None: all).
 
         Raises TrajspecError when the logits of a root are no numbers, or the drafter gave what no canvas can be.
         """
-        *values, draft, held = data
-        known = ahead.split(self.base, values)
-        x: Canvas = known[self.base.carried[0]]
+        proposed = self.propose(data)
+        # The one read of the device before the call: which states there are, and what each needs.
+        layout = self.layout(proposed.flags().tolist(), group, proposed.tokens)
+        found = self.answer(proposed, layout.kinds, layout.sources, layout.entry, rows, all_real)
+        if bool((found.bad | found.empty).any()):
+            raise no_numbers(group, data[0], found.bad, found.empty)
+        return found, layout
+
+    def propose(self, data: Sequence[Any]) -> Proposed:
+        """The states that the operands of `verify` ask for, with what each needs; reads nothing from the device."""
+        *state, draft, held = data
+        x: Canvas = state[0]
         count = len(x.tokens)
         draft, wrong = _checked(x, draft, held)
-        asked = 1 + draft.exists.sum(-1)
         tokens = torch.cat([x.tokens[:, None], torch.where(draft.masked, x.mask_id[..., None], draft.tokens)], 1)
         masked = torch.cat([x.masked[:, None], draft.masked], 1)
         exists = torch.cat([torch.ones_like(x.done), draft.exists], 1)
         width = exists.shape[1]
         everyone = torch.arange(count, device=exists.device).repeat_interleave(width)
-        nodes = self._states(known, everyone, tokens.flatten(0, 1), masked.flatten(0, 1))
+        nodes = list(pick(state, everyone))
+        nodes[0] = nodes[0]._replace(tokens=tokens.flatten(0, 1), masked=masked.flatten(0, 1))
         if ahead.ends_full(self.base):
             exists = exists & masked.any(-1)
         if ahead.ends_at_stop(self.base):
-            exists = exists & ~stopped(nodes[self.base.carried[0]]).unflatten(0, (count, width))[..., 0]
-        stale = torch.zeros_like(exists)
-        opening = torch.zeros_like(exists)
+            exists = exists & ~stopped(nodes[0]).unflatten(0, (count, width))[..., 0]
+        stale = opening = child = torch.zeros_like(exists)
+        due = torch.zeros_like(x.done[:, 0])
         if self.kept is not None:
-            nodes, kept, stale, opening = self._epochs(known, nodes, exists)
+            nodes[self._cache], kept, stale, opening = self._epochs(state, nodes, exists)
             exists = exists & kept
-        keys = tuple(part.unflatten(0, (count, width)) for part in self.key(self.arguments(nodes), nodes))
+        arguments = self.arguments(nodes)
+        keys = tuple(part.unflatten(0, (count, width)) for part in self.key(arguments, nodes[0]))
         exists = exists & ~_repeated(keys, exists)
-        # The one read of the device before the call: which states there are.
-        read = torch.cat([exists, wrong[:, None]], 1).tolist()
-        _refuse(read, group, x.allowed.shape[-1])
-        flat = [number for number, there in enumerate(there for row in read for there in row[:-1]) if there]
-        chosen = torch.tensor(flat, device=exists.device)
-        mine = {value: pick((data,), chosen)[0] for value, data in nodes.items()}
-        owner = everyone.index_select(0, chosen)
-        if self.kept is None:
-            logits, bad, empty, sizes = self._full(mine, all_real)
-            due, opened = torch.zeros_like(x.done[:, 0]), None
-        else:
-            flags = (opening.flatten().index_select(0, chosen), stale.flatten().index_select(0, chosen))
-            logits, bad, empty, sizes, due, opened = self._cached(mine, owner, chosen % width == 0, rows, flags)
-        is_root = chosen % width == 0
-        lost = (bad | empty).any(-1)
-        if bool((lost & is_root).any()):
-            raise no_numbers(group, x, bad[is_root], empty[is_root])
-        order = torch.arange(len(flat), device=exists.device)
-        entry = torch.zeros(count * width, dtype=torch.int64, device=exists.device).scatter(0, chosen, order)
-        gone = torch.zeros(count * width, dtype=torch.bool, device=exists.device).scatter(0, chosen, lost)
-        ones = torch.zeros(count, dtype=torch.int64, device=exists.device)
-        cost_rows, cost_positions = (ones.index_add(0, owner, size) for size in sizes)
-        drafted = exists.sum(-1) - 1
-        return Evaluated(
-            asked, drafted, cost_rows, cost_positions, due, exists & ~gone.unflatten(0, (count, width)), stale,
-            entry.unflatten(0, (count, width)), logits, keys, tokens, masked, opened,
+        if self.kept is not None:
+            _, cache, where = arguments
+            other = (cache.where != where).any(-1).unflatten(0, (count, width))
+            if self.kept.view != "block_causal":
+                due = other[:, 0] & ~stale[:, 0]
+            blocks = where.unflatten(0, (count, width))
+            later = (blocks != blocks[:, :1]).any(-1)
+            # States that stand on the refresh of a later block, for which their cache was made.
+            child = later & ~other & ~opening & (self.lookahead == "exact")
+        asked = 1 + draft.exists.sum(-1)
+        return Proposed(
+            asked, exists, stale, opening, child, due, wrong, keys, tokens, masked, tuple(nodes)
+        )
+
+    def layout(self, read: Sequence[Sequence[bool]], group: Sequence[int], like: Tensor) -> Layout:
+        """How the states that there are share a call, from `Proposed.flags` as read; tensors on the device of `like`.
+
+        Raises TrajspecError for what no canvas can be.
+        """
+        causal = self.kept is not None and self.kept.view == "block_causal"
+        width = (len(read[0]) - 2) // 3
+        names = ("state",) if self.kept is None else ("refresh", "open", "window", "fresh", "child")
+        kinds: dict[str, list[int]] = {name: [] for name in names}
+        for row, flags in enumerate(read):
+            due, wrong = flags[-2:]
+            if wrong:
+                raise _refused(group[row], self.vocab_size)
+            for node in range(width):
+                there, opens, child = (flags[part * width + node] for part in range(3))
+                if there:
+                    kinds[self._kind(node, due, opens, child, causal)].append(row * width + node)
+        order = [number for numbers in kinds.values() for number in numbers]
+        places = {number: place for place, number in enumerate(order)}
+        device = like.device
+
+        def tensor(numbers: Sequence[int]) -> Tensor:
+            return torch.tensor(numbers, dtype=torch.int64, device=device)
+
+        sources = {}
+        for name, told in (("fresh", "refresh"), ("child", "open")):
+            if kinds.get(name) and kinds.get(told):
+                owners = [number // width for number in kinds[told]]
+                sources[name] = tensor([owners.index(number // width) for number in kinds[name]])
+        entry = [places.get(number, 0) for number in range(len(read) * width)]
+        return Layout(
+            {name: tensor(numbers) for name, numbers in kinds.items() if numbers}, sources,
+            tensor(entry).view(len(read), width), [row[-2] for row in read],
+            {name: [number // width for number in numbers] for name, numbers in kinds.items() if numbers},
         )  # fmt: skip
 
-    def _states(self, known: Mapping[Value, Any], owner: Tensor, tokens: Tensor, masked: Tensor) -> dict[Value, Any]:
-        """The base's values in hypothetical states [N, ...]: their canvases, and for the rest what their row has."""
-        first = self.base.carried[0]
-        mine = {value: pick((data,), owner)[0] for value, data in known.items()}
-        mine[first] = mine[first]._replace(tokens=tokens, masked=masked)
-        return mine
+    def _kind(self, node: int, due: bool, opens: bool, child: bool, causal: bool) -> str:
+        """What a state needs: a refresh of its row; the refresh that opens a later block; a window on the row's cache
+        as it was, or on one of these two refreshes."""
+        if self.kept is None:
+            return "state"
+        if due and node == 0:
+            return "refresh"
+        if opens:
+            return "child" if causal else "open"  # it needs no refresh there, only that the blocks before it are stored
+        return "child" if child else "fresh" if due else "window"
 
-    def arguments(self, known: Mapping[Value, Any]) -> list[Any]:
-        """The operands of the base's forward in the state `known`."""
-        table = evaluate([arg for arg in self.forward.args if arg is not None], known)
-        return [None if arg is None else table[arg] for arg in self.forward.args]
+    def answer(
+        self,
+        proposed: Proposed,
+        kinds: Mapping[str, Tensor],
+        sources: Mapping[str, Tensor],
+        entry: Tensor,
+        rows: Tensor | None,
+        all_real: bool,
+    ) -> Evaluated:
+        """The packed call, and the table it makes; nothing is read from the device (but by block_causal's store pass).
 
-    def key(self, arguments: Sequence[Any], known: Mapping[Value, Any]) -> tuple[Tensor, ...]:
+        `kinds`, `sources` and `entry` as in `Layout`, `rows` as in `evaluate`.
+        """
+        opened: Opened | None = None
+        if self.kept is None:
+            logits, bad, empty, sizes = self._full(pick(proposed.nodes, kinds["state"]), all_real)
+        else:
+            logits, bad, empty, sizes, opened = self._cached(proposed, kinds, sources, rows)
+        lost = (bad | empty).any(-1).index_select(0, entry.flatten()).unflatten(0, tuple(entry.shape))
+        return Evaluated(
+            proposed.asked, proposed.exists.sum(-1) - 1, proposed.exists & ~lost, proposed.stale, entry, logits,
+            proposed.keys, proposed.tokens, proposed.masked, bad.index_select(0, entry[:, 0]),
+            empty.index_select(0, entry[:, 0]), sizes, opened,
+        )  # fmt: skip
+
+    def arguments(self, state: Sequence[Any]) -> list[Any]:
+        """The operands of the base's forward in a state (values of `names`)."""
+        found = iter(self._asked(state))
+        return [None if arg is None else next(found) for arg in self.forward.args]
+
+    def key(self, arguments: Sequence[Any], x: Canvas) -> tuple[Tensor, ...]:
         """What the model's answer to these `arguments` is a function of, as in `ir.opset.verify.view_key`."""
         if self.kept is None:
             parts = []
             for query in arguments:
-                mask_id = known[self.base.carried[0]].mask_id
-                parts.append(torch.where(query.masked, mask_id, query.tokens))
+                row = torch.where(query.masked, x.mask_id, query.tokens)
+                if isinstance(query, Query) and query.absent is not None:
+                    row = row.masked_fill(query.absent, -2)
+                parts.append(row)
                 if isinstance(query, Query) and query.twins is not None:
                     parts.append(query.twins)
             return tuple(parts)
@@ -165,36 +306,32 @@ class Verifier:
         return due, where, torch.where(due | inside, row, -1), torch.where(due, -1, reference)
 
     def _full(
-        self, mine: Mapping[Value, Any], all_real: bool
-    ) -> tuple[list[Tensor], Tensor, Tensor, tuple[Tensor, Tensor]]:
+        self, mine: Sequence[Any], all_real: bool
+    ) -> tuple[list[Tensor], Tensor, Tensor, dict[str, tuple[int, int]]]:
         """Logits of all states on the whole canvas, where they are no numbers, and what each state cost."""
         recorder = Recorder(self.model)
         predict_mask = self.forward.attributes["predict_mask"]
         logits, bad, empty = ask(recorder, self.arguments(mine), predict_mask, all_real=all_real)
         count = len(logits[0])
-        each = torch.ones(count, dtype=torch.int64, device=bad.device)
-        return logits, bad, empty, (each * (recorder.rows // count), each * (recorder.positions // count))
+        return logits, bad, empty, {"state": (recorder.rows // count, recorder.positions // count)}
 
     # Cached views: windows on what is kept, and refreshes.
 
     def _epochs(
-        self, known: Mapping[Value, Any], nodes: dict[Value, Any], exists: Tensor
-    ) -> tuple[dict[Value, Any], Tensor, Tensor, Tensor]:
-        """The states with the cache that each has; which can be evaluated, which under a stale cache, which open a
-        later block, bool [R, K]. As `ir.opset.verify._hypothetical`."""
-        first, cache_value, where_value = self.base.carried[0], self.forward.args[1], self.forward.args[2]
-        assert cache_value is not None and where_value is not None
-        if cache_value not in self.base.carried:
-            raise TrajspecError(f"plan {self.base.name}: its cache must be a carried value to be speculated")
+        self, state: Sequence[Any], nodes: Sequence[Any], exists: Tensor
+    ) -> tuple[Cache, Tensor, Tensor, Tensor]:
+        """The cache that each state has; which can be evaluated, which under a stale cache, which open a later block,
+        bool [R, K]. As `ir.opset.verify._hypothetical`."""
+        assert self._where is not None
         count, width = exists.shape
-        x: Canvas = nodes[first]
+        x: Canvas = nodes[0]
         length = x.tokens.shape[-1]
-        where = evaluate([where_value], nodes)[where_value]
+        where = self._where(nodes)[0]
         here = where.unflatten(0, (count, width))[:, 0].repeat_interleave(width, 0)
-        root: Cache = known[cache_value]
-        now: Canvas = known[first]
+        root: Cache = state[self._cache]
+        now: Canvas = state[0]
         held = map_leaves(lambda leaf: leaf.repeat_interleave(width, 0), next_cache(now, root, here[::width]))
-        before = nodes[cache_value]
+        before = nodes[self._cache]
         same = (where == here).all(-1)
         is_root = torch.zeros_like(exists)
         is_root[:, 0] = True
@@ -235,80 +372,65 @@ class Verifier:
             )  # fmt: skip
         # The root is looked at as it is: a refresh where its block is not the cache's.
         cache = map_leaves(lambda old, new: torch.where(is_root[:, None], old, new), before, cache)
-        nodes = dict(nodes) | {cache_value: cache}
-        return nodes, keep.unflatten(0, (count, width)), stale, opening
+        return cache, keep.unflatten(0, (count, width)), stale, opening
 
     def _cached(
-        self, mine: dict[Value, Any], owner: Tensor, is_root: Tensor, rows: Tensor | None, flags: tuple[Tensor, Tensor]
-    ) -> tuple[list[Tensor], Tensor, Tensor, tuple[Tensor, Tensor], Tensor, Opened | None]:
-        """As `_full`, on a cached view; also which roots were refreshes, and the refreshes of later blocks."""
+        self, proposed: Proposed, kinds: Mapping[str, Tensor], sources: Mapping[str, Tensor], rows: Tensor | None
+    ) -> tuple[list[Tensor], Tensor, Tensor, dict[str, tuple[int, int]], Opened | None]:
+        """As `_full`, on a cached view; also the refreshes of later blocks."""
         kept = self.kept
         assert kept is not None
-        opens, stale = flags
-        x, cache, where = self.arguments(mine)
+        width = proposed.exists.shape[1]
+        x, _, where = self.arguments(proposed.nodes)
         predict_mask = self.forward.attributes["predict_mask"]
-        due = (cache.where != where).any(-1) & ~stale & (kept.view != "block_causal")
-        kinds = self._sorted(mine, owner, is_root & due, opens, where)
-        device = owner.device
-        names = torch.arange(kept.store.row_count, device=device) if rows is None else rows
+        names = torch.arange(kept.store.row_count, device=where.device) if rows is None else rows
         parts: list[Part] = []
-        layout: list[tuple[str, Tensor, Seen, Canvas, Tensor]] = []
-        refreshes: dict[str, tuple[int, Tensor, list[int]]] = {}
+        told: list[tuple[str, Seen, Canvas, Tensor]] = []
+        refreshes: dict[str, tuple[int, Tensor]] = {}
         opened: Opened | None = None
-        if kept.view == "block_causal" and kinds["child"]:
-            opened = self._stored_ahead(x, where, owner, names, kinds["child"])
+        sizes: dict[str, tuple[int, int]] = {}
+        if kept.view == "block_causal" and "child" in kinds:
+            opened = self._stored_ahead(x, where, names, kinds["child"], width)
             seen = kept.compose_fill(opened.rows, opened.canvas, opened.where)
             parts.append(kept.part(opened.canvas, seen, self.spare, opened.rows, keep=True))
+            sizes["store"] = (1, seen.columns.shape[1])
         stored = len(parts)
-        for kind, numbers in kinds.items():
-            if not numbers:
-                continue
-            index = torch.tensor(numbers, device=device)
+        for kind, index in kinds.items():
             canvas, block = pick((x,), index)[0], where.index_select(0, index)
-            theirs = owner.index_select(0, index)
-            at, whole = names.index_select(0, theirs), kind in ("refresh", "open")
+            at, whole = names.index_select(0, index // width), kind in ("refresh", "open")
             seen = kept.compose(canvas, block, refresh=whole)
             before: Before = None
             if whole:
-                refreshes[kind] = (len(parts), block, theirs.tolist())
+                refreshes[kind] = (len(parts), block)
             elif kind == "window":
                 before = None if kept.before is None else kept.before.index_select(0, at)
             elif kept.view != "block_causal":
-                before = _from_refresh(refreshes["refresh" if kind == "fresh" else "open"], theirs.tolist(), device)
+                before = _from_refresh(refreshes["refresh" if kind == "fresh" else "open"], sources[kind])
             store = self._spare() if kind in ("open", "child") else kept.store
             parts.append(kept.part(canvas, seen, store, at, keep=whole, before=before))
-            layout.append((kind, index, seen, canvas, block))
+            told.append((kind, seen, canvas, block))
         answers = self.model.packed(parts)
-        bad, empty, positions = torch.zeros_like(x.masked), torch.zeros_like(x.masked), torch.zeros_like(owner)
-        logits = answers[0].new_zeros((len(owner), x.tokens.shape[1], answers[0].shape[-1]))
-        for (kind, index, seen, canvas, block), answer, part in zip(
-            layout, answers[stored:], parts[stored:], strict=True
-        ):
-            check_logits(answer, part.tokens, x.allowed.shape[-1])
+        found: list[tuple[Tensor, ...]] = []
+        for (kind, seen, canvas, block), answer, part in zip(told, answers[stored:], parts[stored:], strict=True):
+            check_logits(answer, part.tokens, canvas.allowed.shape[-1])
             if kind == "refresh":
                 kept.note_refresh(part.rows, first_of(answer, block))
             elif kind == "open":
                 opened = Opened(part.rows, self.spare, canvas, block, first_of(answer, block))
             full = answer if kind in ("refresh", "open") else spread(answer, seen)
-            done, nan_here, empty_here = finish(canvas, full, seen.computed, predict_mask)
-            logits = logits.index_copy(0, index, done)
-            bad, empty = bad.index_copy(0, index, nan_here), empty.index_copy(0, index, empty_here)
-            positions = positions.index_copy(0, index, torch.full_like(index, part.tokens.shape[1]))
-        count = torch.ones_like(owner)
-        if stored and opened is not None:
-            # The store pass of a row is counted with its root.
-            paid = is_root & torch.isin(names.index_select(0, owner), opened.rows)
-            count, positions = count + paid, positions + paid * parts[0].tokens.shape[1]
-        return [logits], bad, empty, (count, positions), (is_root & due)[is_root], opened
+            found.append(finish(canvas, full, seen.computed, predict_mask))
+            sizes[kind] = (1, part.tokens.shape[1])
+        logits, bad, empty = (torch.cat(planes) for planes in zip(*found, strict=True))
+        return [logits], bad, empty, sizes, opened
 
-    def _stored_ahead(self, x: Canvas, where: Tensor, owner: Tensor, names: Tensor, children: Sequence[int]) -> Opened:
+    def _stored_ahead(self, x: Canvas, where: Tensor, names: Tensor, children: Tensor, width: int) -> Opened:
         """The rows with states in a later block, made ready to store the blocks before it (block_causal)."""
         kept = self.kept
         assert kept is not None
-        owners = owner.tolist()
-        one = {owners[number]: number for number in reversed(children)}  # the finished blocks are alike in all of them
-        index = torch.tensor([one[row] for row in sorted(one)], device=owner.device)
-        rows = names.index_select(0, owner.index_select(0, index))
+        one = {number // width: number for number in reversed(children.tolist())}
+        # The finished blocks are alike in all states of a row.
+        index = torch.tensor([one[row] for row in sorted(one)], device=names.device)
+        rows = names.index_select(0, index // width)
         self._spare().put(rows, kept.store.part(rows))
         return Opened(rows, self.spare, pick((x,), index)[0], where.index_select(0, index), None)
 
@@ -318,32 +440,6 @@ class Verifier:
         if self.spare is None:
             self.spare = self.model.new_store(self.kept.store.row_count, self.kept.length)
         return self.spare
-
-    def _sorted(
-        self, mine: Mapping[Value, Any], owner: Tensor, due: Tensor, opens: Tensor, where: Tensor
-    ) -> dict[str, list[int]]:
-        """The states by what they need: a refresh of their row; a refresh that opens a later block; a window on the
-        row's cache as it was, or on one of these two refreshes. In an order in which each finds what it needs."""
-        child = self._children(mine, owner, opens, where)
-        kinds: dict[str, list[int]] = {"refresh": [], "open": [], "window": [], "fresh": [], "child": []}
-        flags = torch.stack([owner, due, opens, child]).tolist()
-        refreshed = {row for row, is_due in zip(flags[0], flags[1], strict=True) if is_due}
-        for number, (row, is_due, is_open, is_child) in enumerate(zip(*flags, strict=True)):
-            named = "refresh" if is_due else "open" if is_open else "child" if is_child else "window"
-            if named == "open" and self.kept is not None and self.kept.view == "block_causal":
-                named = "child"  # it needs no refresh, only that the blocks before it are stored
-            kinds["fresh" if named == "window" and row in refreshed else named].append(number)
-        return kinds
-
-    def _children(self, mine: Mapping[Value, Any], owner: Tensor, opens: Tensor, where: Tensor) -> Tensor:
-        """bool [N]: states that stand on the refresh of a later block, for which their cache was made."""
-        cache_value = self.forward.args[1]
-        assert cache_value is not None
-        cache: Cache = mine[cache_value]
-        starts = torch.cat([torch.full_like(owner[:1], -1), owner[:-1]]) != owner
-        root = torch.where(starts, torch.arange(len(owner), device=owner.device), 0).cummax(0).values
-        later = (where != where.index_select(0, root)).any(-1)
-        return later & (cache.where == where).all(-1) & ~opens & (self.lookahead == "exact")
 
     def enter(self, opened: Opened, through: Tensor, rows: Tensor | None) -> None:
         """Keep the refreshes that the trajectory went through."""
@@ -363,11 +459,10 @@ class Verifier:
             kept.note_fill(index, pick((opened.canvas,), places)[0], opened.where.index_select(0, places))
 
 
-def _from_refresh(told: tuple[int, Tensor, list[int]], owners: list[int], device: Any) -> Any:
+def _from_refresh(told: tuple[int, Tensor], source: Tensor) -> Any:
     """What gives a window its `before`: the logits of its row's refresh, an earlier part, at the block's start."""
-    number, block, rows = told
-    index = torch.tensor([rows.index(owner) for owner in owners], device=device)
-    return lambda out: first_of(out[number], block).index_select(0, index)
+    number, block = told
+    return lambda out: first_of(out[number], block).index_select(0, source)
 
 
 def _checked(x: Canvas, draft: Draft, held: Held) -> tuple[Draft, Tensor]:
@@ -386,13 +481,11 @@ def _checked(x: Canvas, draft: Draft, held: Held) -> tuple[Draft, Tensor]:
     return Draft(draft.tokens.clamp(0, vocab - 1), masked, exists), wrong
 
 
-def _refuse(read: Sequence[Sequence[bool]], group: Sequence[int], vocab_size: int) -> None:
-    for row, flags in zip(group, read, strict=True):
-        if flags[-1]:
-            raise TrajspecError(
-                f"row {row}: the drafter wrote a token outside the vocabulary of {vocab_size} ids, or changed a "
-                "position that was given; a draft may write ids where the canvas was masked at the start"
-            )
+def _refused(row: int, vocab_size: int) -> TrajspecError:
+    return TrajspecError(
+        f"row {row}: the drafter wrote a token outside the vocabulary of {vocab_size} ids, or changed a position that "
+        "was given; a draft may write ids where the canvas was masked at the start"
+    )
 
 
 def _repeated(keys: Sequence[Tensor], exists: Tensor) -> Tensor:
