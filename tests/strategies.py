@@ -16,7 +16,11 @@ def small_models(draw: st.DrawFn, levels: tuple[int, ...] = (1, 2, 4, 50)) -> Ha
     """Arbitrary functions of the canvas over 3 to 6 tokens; few levels make ties."""
     vocab_size = draw(st.integers(3, 6))
     mask_id = draw(st.sampled_from([vocab_size - 1, 0]))
-    return HashModel(draw(st.integers(0, 2**16)), vocab_size, draw(st.sampled_from(levels)), mask_id)
+    seed = draw(st.integers(0, 2**16))
+    model = HashModel(seed, vocab_size, draw(st.sampled_from(levels)), mask_id)
+    # For policies that ask a further model.
+    model.others = {"ar": HashModel(seed + 1, vocab_size, 50, mask_id)}
+    return model
 
 
 @st.composite

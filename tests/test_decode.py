@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import trajspec as ts
-from tests.toys import EOS, PAD, Counting, InTorch, text_model
+from tests.toys import EOS, PAD, Counting, InTorch, further, text_model
 from trajspec.decoding import Piece, as_model, stream
 from trajspec.exact.tabular import FixedModel
 from trajspec.options import ALIASES, canonical
@@ -138,7 +138,8 @@ def test_a_streams_caller_is_not_in_inference_mode():
 def test_t22_an_allowed_set_holds_whatever_the_order(policy):
     steps = {"steps": 4} if "steps" in ts.policies.POLICIES[policy].settings else {}
     for place in range(4):
-        row = ts.decode(MODEL, [[]], gen_length=4, policy=policy, allowed={place: [4]}, **steps)[0]
+        told = {"allowed": {place: [4]}, **steps, **further(policy, MODEL)}
+        row = ts.decode(MODEL, [[]], gen_length=4, policy=policy, **told)[0]
         assert row.token_ids[place] == 4
         assert [token for at, token in enumerate(row.token_ids) if at != place] == [
             token for at, token in enumerate([3, 4, 2, 1]) if at != place
@@ -278,13 +279,15 @@ def test_a_manifest_is_enough_to_run_it_again(policy):
         steps = {"steps": 3} if "steps" in ts.policies.POLICIES[policy].settings else {}
         warm = {"temperature": 1.0} if "temperature" in ts.policies.POLICIES[policy].settings else {}
         result = ts.decode(MODEL, [[3], [3, 7]], gen_length=3, policy=policy, seed=9, eos_id=1, infill=True,
-                           allowed={2: [2, 1]}, num_return_sequences=2, **steps, **warm)  # fmt: skip
+                           allowed={2: [2, 1]}, num_return_sequences=2, **steps, **warm,
+                           **further(policy, MODEL))  # fmt: skip
     for row in result:
         told = json.loads(json.dumps(row.manifest))
         allowed = told["allowed"] and {int(place): ids for place, ids in told["allowed"].items()}
         again = ts.decode(
             MODEL, [told["prompt"]], policy=told["plan"], gen_length=told["gen_length"], infill=told["infill"],
             seed=told["seed"], stop=told["stop"], eos_id=told["eos_ids"], allowed=allowed, inputs=told["inputs"],
+            models=dict.fromkeys(told["models"], MODEL),
         )[0]  # fmt: skip
         assert (again.token_ids, again.path, again.calls) == (row.token_ids, row.path, row.calls)
         assert again.manifest["plan_sha256"] == told["plan_sha256"]

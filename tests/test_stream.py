@@ -14,7 +14,7 @@ from tokenizers.models import BPE
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 import trajspec as ts
-from tests.toys import LETTERS, text_model
+from tests.toys import LETTERS, further, text_model
 from trajspec.cli import main
 from trajspec.decoding import stream
 from trajspec.runtime.models.text import CompletionCodec
@@ -115,7 +115,7 @@ def test_nothing_is_taken_back_by_any_policy(policy):
     steps = {"steps": 12} if "steps" in ts.policies.POLICIES[policy].settings else {}
     block = {"block_length": 6} if "block_length" in ts.policies.POLICIES[policy].settings else {}
     for prompt in ("", "abc", "quick", "zz"):
-        of_one(stream(model, prompt, gen_length=12, policy=policy, **steps, **block))
+        of_one(stream(model, prompt, gen_length=12, policy=policy, **steps, **block, **further(policy, model)))
 
 
 @ts.policy

@@ -9,10 +9,17 @@ import numpy as np
 import torch
 from torch import nn
 
+from trajspec.policies import POLICIES
 from trajspec.runtime.models import Model
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,"
 PAD, MASK, EOS = len(LETTERS), len(LETTERS) + 1, len(LETTERS) + 2
+
+
+def further(policy: str, model: Any) -> dict[str, Any]:
+    """The option of decode that brings `model` as every further model that the policy of this name asks."""
+    names = POLICIES[policy].plan().models
+    return {"models": dict.fromkeys(names, model)} if names else {}
 
 
 class Letters:
@@ -82,6 +89,7 @@ class Shelf:
         self.chooser, self.vocab_size, self.mask_id = chooser, chooser.vocab_size, chooser.mask_id
         self.rows = np.random.Generator(np.random.Philox(seed)).normal(0, 3, (rows, self.vocab_size))
         self.seed = seed
+        self.others = chooser.others
 
     def tie_tokens(self) -> None:
         """Let the likeliest tokens of every other row tie: for argmax only, since a drawn one of them ties as above."""
@@ -101,6 +109,7 @@ class InTorch:
 
     def __init__(self, model: Any, dtype: torch.dtype = torch.float32) -> None:
         self.model, self.dtype, self.vocab_size, self.mask_id = model, dtype, model.vocab_size, model.mask_id
+        self.others = {name: InTorch(other, dtype) for name, other in getattr(model, "others", {}).items()}
 
     def __call__(self, tokens: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:
         shown = None if visible is None else visible.numpy()

@@ -54,6 +54,8 @@ def decode(
       on how far packed logits may be off, beyond which a decision is made again in a call of its own
     * require_exact (False): run the policy alone as well and stop at the first difference
     * inputs: task inputs the policy declares, one mapping a prompt; dtype, device: for loading
+    * models: {name: model} for policies that ask a further model (apd: {"ar": ...}); each is what `model` may be, or a
+      causal language model of transformers with the same tokenizer
     * on_step: called after every step with a StepEvent; keep_path (True): whether rows carry their path
 
     Rows cost what their single runs cost; see `result.Row`. Raises TrajspecError for anything that cannot be done,

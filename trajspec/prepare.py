@@ -16,6 +16,7 @@ from .ir.opset.read import block_numbers
 from .options import canonical, choose_policy, choose_view, flag, settle
 from .policies import get_policy
 from .runtime.denoiser import Bare, as_model
+from .runtime.further import with_further
 from .runtime.models import Model
 from .speculation import Speculation, choose
 
@@ -90,9 +91,11 @@ def prepare(model: Any, prompts: Any, options: Mapping[str, Any]) -> Job:
     )
     seed, seeds = pop("seed", None), pop("seeds", None)
     allowed, inputs, attention = pop("allowed", None), pop("inputs", None), pop("attention_mask", None)
+    models = pop("models", None)
     view = choose_view(rest)
     speculation = choose(rest, declared)
     name, base, settings, unused = _plan(rest, infill, eos, view)
+    loaded = with_further(loaded, models, base.models, name)
     plan = speculation.apply(base)
     nodes = list((plan.base or plan).nodes())
     view = next((node.attributes["view"] for node in nodes if node.op.name == "forward_cached"), view)
@@ -314,12 +317,13 @@ def _row(job: Job, item: Prompt, seed: int, allowed: Any, inputs: Mapping[str, A
     blocks_from = 0 if job.view == "block_causal" else start
     if job.infill:
         masked = [hidden or token == model.mask_id for hidden, token in zip(masked, tokens, strict=True)]
-    limit = model.max_positions
-    if limit is not None and len(tokens) > limit:
-        raise TrajspecError(
-            f"{model.name}: the canvas has {len(tokens)} positions (prompt {len(tokens) - job.gen_length} + "
-            f"gen_length {job.gen_length}), the model takes {limit}. Shorten it by {len(tokens) - limit}."
-        )
+    for one in (model, *model.others.values()):
+        limit = getattr(one, "max_positions", None)
+        if limit is not None and len(tokens) > limit:
+            raise TrajspecError(
+                f"{one.name}: the canvas has {len(tokens)} positions (prompt {len(tokens) - job.gen_length} + "
+                f"gen_length {job.gen_length}), the model takes {limit}. Shorten it by {len(tokens) - limit}."
+            )
     made_canvas = canvas(
         tokens, masked, start=blocks_from, vocab_size=model.vocab_size, mask_id=model.mask_id, seed=seed, stop=job.eos,
         banned=model.banned_ids, allowed=_allowed(model, allowed, prefix),

@@ -136,6 +136,7 @@ def _manifest(job: Job, row: RowPlan, plan_text: str, digest: str) -> dict[str, 
         "eos_ids": list(job.eos),
         "allowed": None if row.allowed is None else {str(place): plain(ids) for place, ids in row.allowed.items()},
         "inputs": plain(row.inputs),
+        "models": {name: getattr(one, "name", type(one).__name__) for name, one in job.model.others.items()},
         "batch_rows": len(job.rows),
     }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-KINDS_OF_CALLS = ("prefill", "refresh", "step", "verify", "store", "idle")
+KINDS_OF_CALLS = ("prefill", "refresh", "step", "verify", "store", "further", "idle")
 
 
 @dataclass

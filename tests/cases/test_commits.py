@@ -11,7 +11,7 @@ import torch
 
 import trajspec as ts
 from tests.cases.reading import interpreted, order, whole
-from tests.toys import logits_for
+from tests.toys import further, logits_for
 from trajspec.exact.tabular import FixedModel
 from trajspec.ir import OPS
 from trajspec.ir.canvas import canvas
@@ -103,9 +103,8 @@ def test_t02_infilling_fills_it():
 def test_t02_every_policy_leaves_the_prompt_alone():
     for name, policy in ts.policies.POLICIES.items():
         settings = {"steps": 4} if "steps" in policy.settings else {}
-        result = ts.decode(
-            FixedModel([(3, 5), (4, 6), (1, 4), (2, 3)] * 2), [7, 3, 7], gen_length=4, policy=name, **settings
-        )
+        model = FixedModel([(3, 5), (4, 6), (1, 4), (2, 3)] * 2)
+        result = ts.decode(model, [7, 3, 7], gen_length=4, policy=name, **settings, **further(name, model))
         assert whole(result)[:3] == [7, 3, 7], name
         assert 7 not in whole(result)[3:], name
 
@@ -173,7 +172,7 @@ def test_t04_the_callers_logits_are_not_edited(name, dtype):
             return kept if tokens.shape == (1, 5) else torch.zeros(*tokens.shape, 8, dtype=dtype)
 
     steps = {"steps": 4} if "steps" in ts.policies.POLICIES[name].settings else {}
-    ts.decode(Held(), [3], gen_length=4, policy=name, **steps)
+    ts.decode(Held(), [3], gen_length=4, policy=name, **steps, **further(name, Held()))
     assert torch.equal(kept, before)
 
 

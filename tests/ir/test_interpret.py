@@ -28,7 +28,8 @@ def test_runs_end_and_leave_what_was_given(name, data):
     plan = policy.plan()
     done = run(plan, model, prompt)
     assert not done.canvas.masked.any() and done.canvas.done.all()
-    assert len(done.path) == done.calls + 1 and done.path[0] is prompt and done.path[-1] is done.canvas
+    assert done.calls == (len(done.path) - 1) * (1 + len(plan.models))
+    assert done.path[0] is prompt and done.path[-1] is done.canvas
     for before, after in zip(done.path, done.path[1:], strict=False):
         assert np.array_equal(after.tokens[~prompt.free], prompt.tokens[~prompt.free])
         assert not after.masked[~prompt.free].any()
@@ -45,6 +46,7 @@ def test_runs_end_and_leave_what_was_given(name, data):
 @pytest.mark.parametrize("name", POLICIES)
 def test_defaults_end_on_ties(name):
     model = HashModel(0, 5, levels=1)
+    model.others = {"ar": model}
     done = run(POLICIES[name].plan(), model, ts.canvas([1], gen_length=9, vocab_size=5, mask_id=4, seed=7))
     assert not done.canvas.masked.any()
 
@@ -220,6 +222,6 @@ def test_single_impossible_tokens_are_fine():
         logits[..., 1] = 0.0
         return logits
 
-    strict.vocab_size, strict.mask_id = 4, 3
+    strict.vocab_size, strict.mask_id, strict.others = 4, 3, {"ar": strict}
     for name in POLICIES:
         assert run(POLICIES[name].plan(), strict, prompt()).canvas.tokens.tolist() == [0, 1, 1, 1, 1]

@@ -111,7 +111,7 @@ def test_streams_are_distinct():
     for name in base:  # every component matters, also against the one beside it
         moved = noise.uniform(**(base | {name: base[name] + 1}))
         assert moved != noise.uniform(**base)
-    assert len(set(ROLES.values())) == len(ROLES) == 5
+    assert len(set(ROLES.values())) == len(ROLES) == 6
     # The check can fail: position and token taken modulo 2 collide.
     assert np.unique(noise.uniform(7, 0, 0, np.arange(4)[:, None] % 2, np.arange(4) % 2)).size == 4
 

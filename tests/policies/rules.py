@@ -43,8 +43,19 @@ PARAMETERS: dict[str, st.SearchStrategy] = {
     "edit_threshold": st.sampled_from([0.0, 0.3, 0.8]),
     "max_post_edit_steps": st.sampled_from([0, 2, 5]),
     "penalty_lambda": st.sampled_from([0.0, 0.5]),
+    "dropout": st.sampled_from(["gaussian", "uniform"]),
+    "sigma": st.sampled_from([0.0, 1.0, 4.0]),
+    "scale": st.sampled_from([0.5, 2.0]),
+    "window": st.sampled_from([1, 3, 256]),
+    "preserved_tokens": st.sampled_from([0, 1, 3]),
+    "small_block_size": st.sampled_from([1, 2, 8]),
+    "apd_mixture_weight": st.sampled_from([None, 0.0, 0.4, 0.7, 1.0]),
+    "max_lookahead": st.sampled_from([None, 1, 2, 4]),
+    "tokens_per_step": st.sampled_from([1, 3]),
     "unmask_strategy": st.sampled_from(["all", "max_conf", "min_kl", "random"]),
 }
+#: Policies that ask one model, which is what can be speculated.
+ALONE = tuple(name for name, policy in POLICIES.items() if not policy.plan().models)
 #: What is left as it is: flags about ids that only some models have.
 FIXED = {"logits_eos_inf", "confidence_eos_eot_inf", "eos_id", "eot_id", "early_termination", "stop_id"}
 

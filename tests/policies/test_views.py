@@ -30,7 +30,7 @@ from trajspec.runtime.views import Kept
 
 # Examples are fixed, so the counts of what they met can be asserted at the end of each test.
 
-WITHOUT = {"wino", "dream_maskgit_plus", "dream_topk_margin", "dream_entropy", "dream_origin"}
+WITHOUT = {"wino", "dream_maskgit_plus", "dream_topk_margin", "dream_entropy", "dream_origin", "dpad", "apd"}
 WINDOWED = tuple(name for name in POLICIES if name not in WITHOUT)
 
 
@@ -283,7 +283,7 @@ def test_a_step_on_a_finished_row_changes_nothing(view):
 def test_runs_end_and_leave_what_is_given(view):
     met: Counter = Counter()
 
-    @often(25)
+    @often(50)
     @given(case=cases(view))
     def compare(case):
         model, policy, (row,) = case

@@ -104,8 +104,17 @@ def counts(rows: int) -> st.SearchStrategy[Any]:
     return st.one_of(st.sampled_from(COUNTS), whole((rows, 1), -2, 9), real)
 
 
+@st.composite
+def queries(draw: st.DrawFn, size: Sizes) -> Query:
+    """The canvas with more of it masked, now and then without some of its positions."""
+    x = draw(canvases(size))
+    absent = draw(st.one_of(st.none(), planes(x.tokens.shape)))
+    return Query(x.tokens, x.masked | draw(planes(x.tokens.shape)), None, None, absent, x)
+
+
 VALUES = {
     "canvas": canvases,
+    "query": queries,
     "logits": lambda size: logits(tuple(size)),
     "probs": lambda size: probabilities(tuple(size)),
     "conf": lambda size: leveled(CONFS, size[:2]),
@@ -223,7 +232,7 @@ def tensors(value: Any, device: str = "cpu") -> Any:
 def pick(value: Any, row: int) -> Any:
     """One row of a batch result in numpy; a Python number becomes [1]."""
     if isinstance(value, Query):
-        return tuple(None if part is None else pick(part, row) for part in value[:3]) + (value.size,)
+        return tuple(part if part is None or part is value.size else pick(part, row) for part in value)
     if isinstance(value, tuple):
         return tuple(pick(part, row) for part in value)
     if isinstance(value, torch.Tensor):

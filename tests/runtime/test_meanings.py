@@ -57,7 +57,9 @@ def plain(value):
 
 def unchanged(old, new) -> None:
     for one, other in zip(*(value if isinstance(value, tuple) else (value,) for value in (old, new)), strict=True):
-        if isinstance(one, torch.Tensor):
+        if isinstance(one, tuple):
+            unchanged(one, other)
+        elif isinstance(one, torch.Tensor):
             torch.testing.assert_close(other, one, rtol=0, atol=0, equal_nan=True)
         else:
             assert one is other or one == other

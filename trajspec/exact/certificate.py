@@ -227,7 +227,7 @@ def _noise(base: Plan) -> str:
     names = {item.op.name for item in base.nodes()}
     drawn = any(item.op.name == "sample" and item.attributes["temperature"] > 0 for item in base.nodes())
     if not drawn and not names & {"uniform", "gumbel"}:
-        return ""
+        return "(seed, role, number, position)" if "uniform_of" in names else ""
     return "(seed, role, step, position, token)" if drawn else "(seed, role, step, position)"
 
 

@@ -60,7 +60,9 @@ class Reads:
     @cached_property
     def noise(self) -> tuple[str, ...]:
         """The ops that draw."""
-        return tuple(dict.fromkeys(item.op.name for item in self._clocked() if item.op.name in _DRAWS))
+        drawn = (item.op.name for item in self._clocked() if item.op.name in _DRAWS)
+        once = (item.op.name for item in walk(self.base.step) if item.op.name == "uniform_of")
+        return tuple(dict.fromkeys((*drawn, *once)))
 
     @cached_property
     def own_ops(self) -> tuple[str, ...]:

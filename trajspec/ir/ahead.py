@@ -85,6 +85,11 @@ def forward_of(base: Plan) -> Node:
     Raises TrajspecError when the plan has none, or is the result of speculation itself.
     """
     calls = [item for item in walk(base.step) if item.op.calls_model]
+    if base.base is None and base.models:
+        raise TrajspecError(
+            f"plan {base.name} cannot be speculated: its step asks a further model ({', '.join(base.models)}), and "
+            "what is evaluated ahead is a call of one model; decode it with draft='none'"
+        )
     if len(calls) != 1 or calls[0].op.name not in ("forward", "forward_cached"):
         got = ", ".join(item.op.name for item in calls) or "none"
         raise TrajspecError(

@@ -30,9 +30,10 @@ class Given:
 
 @dataclass(frozen=True)
 class Asked:
-    """One more question to the model: its logits arrive as an argument."""
+    """One more question to the model, or one to a further model: its logits arrive as an argument."""
 
     function: Callable[..., Any]
+    model: str | None = None
 
 
 def history(kind: str | Kind, start: float = 0) -> Any:
@@ -49,12 +50,19 @@ def given(kind: str | Kind) -> Any:
     return Given(_kind(kind))
 
 
-def query(function: Callable[..., Any]) -> Any:
+def query(function: Callable[..., Any], *, model: str | None = None) -> Any:
     """Declare one more question to the model: `def p(x, logits, blind=ts.query(f))`, with f(x) giving the query.
 
-    Keyword arguments of `function` that the policy has as well get the policy's settings.
+    As the default of `logits` itself it says what the model is shown in place of the canvas. Arguments of `function`
+    that the policy has as well get the policy's settings.
+
+    `model="ar"` asks a further model of that name, which `decode(models={"ar": ...})` brings, in a call of its own
+    after the first one's: `function` may then also take `logits` and the policy's other arguments by name, and so ask
+    about what the first model said. Raises TrajspecError for a name that is none.
     """
-    return Asked(function)
+    if model is not None and not (isinstance(model, str) and model.isidentifier()):
+        raise fail(f"a further model has a name, got {model!r:.60}", "Write for example: ts.query(f, model='ar')")
+    return Asked(function, model)
 
 
 def entry(kind: Kind, value: Any) -> int | float | bool:

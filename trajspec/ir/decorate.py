@@ -29,11 +29,12 @@ def policy(
 ) -> Any:
     """Make a policy of a function `(x, logits, ..., *, parameters) -> x`.
 
-    x is the canvas, logits the model's answer about it. Further positional arguments declare themselves by their
-    default: `ts.query(f)`, `ts.history(kind, start)` (also returned, in order), `ts.given(kind)`. Keyword-only
-    arguments are parameters and need defaults. `predict_mask=True` lets the model vote for the mask id, which only
-    reference quirks want. `window` says where a cached view's block is, as a function of the canvas, histories and
-    parameters by name, for policies whose block is not the leftmost one with masks.
+    x is the canvas, logits the model's answer about it, or about what `logits=ts.query(f)` shows in its place. Further
+    positional arguments declare themselves by their default: `ts.query(f)`, `ts.history(kind, start)` (also returned,
+    in order), `ts.given(kind)`. Keyword-only arguments are parameters and need defaults. `predict_mask=True` lets the
+    model vote for the mask id, which only reference quirks want. `window` says where a cached view's block is, as a
+    function of the canvas, histories and parameters by name, for policies whose block is not the leftmost one with
+    masks.
 
     Raises TrajspecError when the signature does not read like that.
     """
@@ -65,6 +66,12 @@ def _declare(
             raise fail(f"argument '{parameter.name}' cannot be starred", f"Write: {shape}", place)
     if len(positional) < 2:
         raise fail("a policy takes the canvas and the logits first", f"Write: {shape}", place)
+    shows = None if positional[1].default is inspect.Parameter.empty else positional[1].default
+    if shows is not None and not (isinstance(shows, Asked) and shows.model is None):
+        raise fail(
+            f"argument '{positional[1].name}' is what the model says", "Its only default is ts.query(f), of the model "
+            "that decodes.", place,
+        )  # fmt: skip
     arguments = []
     for parameter in positional[2:]:
         if not isinstance(parameter.default, (History, Given, Asked)):
@@ -78,4 +85,5 @@ def _declare(
             raise fail("'prompt' is the canvas that a plan starts from", "Give the task input another name.", place)
         arguments.append((parameter.name, parameter.default))
     doc = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0].replace("\n", " ")
-    return Policy(function, name or function.__name__, doc, tuple(arguments), settings, predict_mask, window)
+    told = (settings, predict_mask, window, shows)
+    return Policy(function, name or function.__name__, doc, tuple(arguments), *told)

@@ -48,6 +48,7 @@ class _Counting:
     def __init__(self, model: Denoiser) -> None:
         self.model, self.calls, self.rows, self.positions = model, 0, 0, 0
         self.vocab_size, self.mask_id = model.vocab_size, model.mask_id
+        self.others = {name: _Beside(self, other) for name, other in (getattr(model, "others", None) or {}).items()}
         self._inside = False
 
     def __call__(self, tokens: Any, positions: Any, visible: Any) -> Any:
@@ -73,6 +74,18 @@ class _Counting:
         if hasattr(self.model, "stale"):
             return self.model.stale(tokens, positions, reference, window)
         return mixed(self.model, tokens, positions, reference, window, self.model.vocab_size)
+
+
+class _Beside:
+    """A further model, whose calls count with those of the first."""
+
+    def __init__(self, owner: _Counting, model: Denoiser) -> None:
+        self.owner, self.model = owner, model
+        self.vocab_size, self.mask_id = model.vocab_size, model.mask_id
+
+    def __call__(self, tokens: Any, positions: Any, visible: Any) -> Any:
+        self.owner._count(len(tokens), tokens.size)
+        return self.model(tokens, positions, visible)
 
 
 def evaluate(values: Sequence[Value], known: dict[Value, Any], model: Any = None) -> dict[Value, Any]:

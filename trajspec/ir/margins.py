@@ -268,7 +268,7 @@ def _same(item: Node, data: Sequence[Any], off: Sequence[Any]) -> Sequence[Any]:
     return [off[0]]
 
 
-@judge("prob")
+@judge("prob", "exp")
 def _prob(item: Node, data: Sequence[Any], off: Sequence[Any]) -> Sequence[Any]:
     return [np.exp(data[0]) * np.expm1(off[0])]
 

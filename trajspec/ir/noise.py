@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from trajspec.ir.errors import TrajspecError
 
 #: What a number is for; a role of its own keeps e.g. the acceptance coin apart from the residual's draw.
-ROLES: dict[str, int] = {"tok": 0, "ord": 1, "draft": 2, "coin": 3, "resid": 4}
+ROLES: dict[str, int] = {"tok": 0, "ord": 1, "draft": 2, "coin": 3, "resid": 4, "view": 5}
 
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 PARITY = 0x1BD11BDA

@@ -94,6 +94,12 @@ class Plan:
         return next((n.attributes["of"] for n in self.nodes() if n.op.name == "walk"), None)
 
     @property
+    def models(self) -> tuple[str, ...]:
+        """The names of the further models that a step asks, in the order of their calls."""
+        named = (n.attributes["by"] for n in (self.base or self).nodes() if n.op.name == "forward")
+        return tuple(dict.fromkeys(name for name in named if name is not None))
+
+    @property
     def bases(self) -> tuple[Plan, ...]:
         """The plans that ops of this one name by `of=`, in the order of their use; their text stands above its own."""
         named = (
@@ -151,7 +157,8 @@ def verify(plan: Plan) -> Plan:
             _check_node(item, wrong)
     if any(n.op.calls_model for n in walk((*plan.starts, plan.test))):
         raise wrong("the model may be called in the step only")
-    if len([n for n in walk(plan.step) if n.op.calls_model and n.op.name != "verify"]) > 1:
+    calls = [n.attributes.get("by") for n in walk(plan.step) if n.op.calls_model and n.op.name != "verify"]
+    if len(set(calls)) < len(calls):
         raise wrong("a step may call the model once: give all queries to one forward")
     names = [plan.name]
     for base in plan.bases:

@@ -29,28 +29,52 @@ class Denoiser(Protocol):
 class Query(NamedTuple):
     """A question beside the canvas itself. Arrays [..., L].
 
-    `twins` marks where one more mask is asked for, or is None; `size` bounds how many there are in a row.
+    `twins` marks where one more mask is asked for, or is None; `size` bounds how many there are in a row. `absent`
+    marks positions that are not in the row at all, or is None. `of` is the canvas that the query was made from.
     """
 
     tokens: Any
     masked: Any
     twins: Any
     size: int | None = None
+    absent: Any = None
+    of: Canvas | None = None
 
 
-def ask(model: Denoiser, queries: Sequence[Canvas | Query], predict_mask: bool) -> list[np.ndarray]:
-    """Logits float64 [..., L, V] for each query, from one call of `model`.
-
-    Raises TrajspecError when a logit is NaN or +inf, or all logits of a position are -inf, naming where.
-    """
+def canvas_of(queries: Sequence[Canvas | Query]) -> Canvas:
+    """The canvas that all `queries` are about. Raises TrajspecError when none of them knows it."""
     x = next((query for query in queries if isinstance(query, Canvas)), None)
+    x = x or next((query.of for query in queries if isinstance(query, Query) and query.of is not None), None)
     if x is None:
-        raise TrajspecError("forward needs the canvas among its queries: forward(x, ...)")
+        raise TrajspecError("forward needs the canvas among its queries, or a query made from it: forward(x, ...)")
+    return x
+
+
+def further(model: Any, name: str) -> Any:
+    """The model called `name` that goes with `model`, in its `others`. Raises TrajspecError when there is none."""
+    others = getattr(model, "others", None) or {}
+    if name not in others:
+        has = f"there are: {', '.join(sorted(others))}" if others else "none was given"
+        raise TrajspecError(f"the plan asks a further model {name!r}, and {has}; give models={{{name!r}: ...}}")
+    return others[name]
+
+
+def ask(model: Any, queries: Sequence[Canvas | Query], predict_mask: bool, by: str | None = None) -> list[np.ndarray]:
+    """Logits float64 [..., L, V] for each query, NaN where it leaves positions out, from one call.
+
+    `by` None asks `model` itself, a name asks that one of its `others`, which is shown its own mask id. Raises
+    TrajspecError when a logit is NaN or +inf, or all logits of a position are -inf, naming where.
+    """
+    x = canvas_of(queries)
+    shown_mask = x.mask_id
+    if by is not None:
+        model = further(model, by)
+        shown_mask = np.full_like(x.mask_id, model.mask_id)
     lead, length = x.tokens.shape[:-1], x.tokens.shape[-1]
     flat = [_flatten(query, length) for query in queries]
     positions = x.position.reshape(-1, length)
     real = positions >= 0
-    rows, visible, places = pack(np, _front, flat, positions, real, x.mask_id.reshape(-1, 1), bool(real.all()))
+    rows, visible, places = pack(np, _front, flat, positions, real, shown_mask.reshape(-1, 1), bool(real.all()))
     logits = call(model, rows[0], rows[1], visible, x.allowed.shape[-1])
     allowed = x.allowed.reshape(-1, *x.allowed.shape[-2:])
     if predict_mask:
@@ -65,10 +89,11 @@ def ask(model: Denoiser, queries: Sequence[Canvas | Query], predict_mask: bool) 
             mine = mine[:, :length]
             mine = np.where(allowed & ~np.isneginf(mine), mine, FLOOR)
         else:
-            twins, exists = at
-            refuse_nonfinite(mine[:, length:], exists, steps, np.take_along_axis(positions, twins, -1))
+            columns, exists, first = at
+            mine = mine[:, first : first + columns.shape[-1]]
+            refuse_nonfinite(mine, exists, steps, np.take_along_axis(positions, columns, -1))
             spread = np.full((len(positions), length, logits.shape[-1]), np.nan)
-            np.put_along_axis(spread, twins[..., None], np.where(exists[..., None], mine[:, length:], np.nan), axis=1)
+            np.put_along_axis(spread, columns[..., None], np.where(exists[..., None], mine, np.nan), axis=1)
             mine = np.where(allowed & ~np.isneginf(spread), spread, FLOOR)
         out.append(mine.reshape(*lead, length, -1))
     return out
@@ -96,12 +121,17 @@ def real_logits(answer: Any) -> np.ndarray:
 
 
 def _flatten(query: Canvas | Query, length: int) -> Query:
-    twins, size = (query.twins, query.size) if isinstance(query, Query) else (None, None)
-    twins = None if twins is None else twins.reshape(-1, length)
-    return Query(query.tokens.reshape(-1, length), query.masked.reshape(-1, length), twins, size)
+    def flat(plane: Any) -> Any:
+        return None if plane is None else plane.reshape(-1, length)
+
+    asked = query if isinstance(query, Query) else Query(query.tokens, query.masked, None)
+    return asked._replace(
+        tokens=flat(asked.tokens), masked=flat(asked.masked), twins=flat(asked.twins), absent=flat(asked.absent)
+    )
 
 
-def _front(mask: np.ndarray, size: int) -> np.ndarray:
+def _front(mask: np.ndarray, size: int | None) -> np.ndarray:
+    size = max(int(mask.sum(axis=-1).max()), 1) if size is None else size
     return np.argsort(~mask, axis=-1, kind="stable")[..., :size]
 
 
@@ -113,27 +143,29 @@ def pack(
 ) -> tuple[tuple[Any, Any], Any, Places]:
     """Rows of one call for `queries` (arrays [R, L]), with numpy or torch as `xp`.
 
-    `front(mask, size)` gives the columns of the first `size` entries of a mask, set ones first. Returns ((tokens,
-    positions) int64 [Q*R, W], visible bool [Q*R, W, W] or None, places). A place is (first row, None) for a query of
-    whole rows, (0, (columns, exists)) for twins: they take the columns from L on of the canvas' own rows, `columns`
-    [R, S] says beside which entry each stands and `exists` which of them are meant.
+    `front(mask, size)` gives the columns of the first `size` entries of a mask, set ones first; None: as many as the
+    longest row has, or more. Returns ((tokens, positions) int64 [Q*R, W], visible bool [Q*R, W, W] or None, places).
+    A place is (first row, None) for a query of whole rows. Twins and rows that leave positions out have (first row,
+    (columns, exists, first column)): from that column of the packed row on stand the entries of the canvas' `columns`
+    [R, S] (twins: beside them), of which `exists` says which are meant.
     """
     beside = [query for query in queries if query.twins is not None]
     own = [query for query in queries if query.twins is None]
     tokens = [xp.where(query.masked, mask_id, query.tokens) for query in own]
     at = xp.where(real, positions, 0 * positions)
     if not beside:
+        if any(query.absent is not None for query in own):
+            return _thinned(xp, front, own, xp.concatenate(tokens), xp.concatenate([at] * len(own)), real)
         rows = xp.concatenate(tokens)
         visible = None if all_real else xp.concatenate([real[:, None, :] & real[:, :, None]] * len(own))
         starts: Places = [(number * len(positions), None) for number in range(len(own))]
         return (rows, xp.concatenate([at] * len(own))), visible, starts
-    if len(beside) > 1 or len(own) > 1:
+    if len(beside) > 1 or len(own) != 1 or own[0].absent is not None:
         raise TrajspecError("twins go with the canvas alone: one twins(...) query and no other beside it")
     length = positions.shape[-1]
     wanted = beside[0].twins & real
     columns = front(wanted, min(beside[0].size or length, length))
-    exists = xp.take_along_axis(wanted, columns, -1) if xp is np else wanted.gather(-1, columns)
-    twin_at = xp.take_along_axis(at, columns, -1) if xp is np else at.gather(-1, columns)
+    exists, twin_at = take(xp, wanted, columns), take(xp, at, columns)
     rows = xp.concatenate([tokens[0], 0 * twin_at + mask_id], -1)
     where = xp.concatenate([at, twin_at], -1)
     there = xp.concatenate([real, exists], -1)
@@ -145,7 +177,29 @@ def pack(
         ~is_twin[:, None, :],  # the canvas sees the canvas
     )
     visible = sees & there[:, :, None] & there[:, None, :]
-    return (rows, where), visible, [(0, None) if query.twins is None else (0, (columns, exists)) for query in queries]
+    beside_it = (0, (columns, exists, length))
+    return (rows, where), visible, [(0, None) if query.twins is None else beside_it for query in queries]
+
+
+def _thinned(
+    xp: Any, front: Any, queries: Sequence[Query], tokens: Any, positions: Any, real: Any
+) -> tuple[tuple[Any, Any], Any, Places]:
+    """Rows [Q*R, L] without what they leave out: as wide as the longest that remains, so that cost is what is shown."""
+    there = xp.concatenate([real if query.absent is None else real & ~query.absent for query in queries])
+    columns = front(there, None)
+    exists = take(xp, there, columns)
+    at = take(xp, positions, columns)
+    at = xp.where(exists, at, 0 * at)
+    places: Places = []
+    for number in range(len(queries)):
+        rows = slice(number * len(real), (number + 1) * len(real))
+        places.append((rows.start, (columns[rows], exists[rows], 0)))
+    return (take(xp, tokens, columns), at), exists[:, None, :] & exists[:, :, None], places
+
+
+def take(xp: Any, values: Any, columns: Any) -> Any:
+    """The entries of `columns` [R, W] of an array [R, L], in numpy or torch."""
+    return xp.take_along_axis(values, columns, -1) if xp is np else values.gather(-1, columns)
 
 
 def refuse_nonfinite(

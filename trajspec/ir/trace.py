@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ class Policy:
     settings: dict[str, Any] = field(default_factory=dict)
     predict_mask: bool = False
     window: Callable[..., Any] | None = None
+    shows: Asked | None = None  # what the model is shown in place of the canvas
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
         """Without values the policy with other parameters; with (canvas, logits, ...) what it returns for them.
@@ -78,14 +79,14 @@ class Policy:
 
         `view` says what the model call looks at: full, or a cached view (`ir.views.VIEWS`), which takes its block from
         the policy's `window`. Raises TrajspecError at the line of the policy that is wrong, and for a cached view of a
-        policy without a window or with further queries.
+        policy without a window or with other queries than the canvas.
         """
         names = ["x"]
         prompt = input_value("prompt", CANVAS)
         starts: list[Value] = [prompt]
         inputs: list[Value] = [prompt]
         x = carried_value(0, CANVAS)
-        queries: list[Value] = [x]
+        queries: list[Value] = [x if self.shows is None else self._query(self.shows, x)]
         slots: list[tuple[str, Any]] = [("logits", 0)]
         for name, declared in self.arguments:
             if isinstance(declared, History):
@@ -97,20 +98,24 @@ class Policy:
             elif isinstance(declared, Given):
                 inputs.append(input_value(name, declared.kind))
                 slots.append(("value", inputs[-1]))
+            elif declared.model is not None:
+                slots.append(("further", declared))
             else:
                 slots.append(("logits", len(queries)))
                 queries.append(self._query(declared, x))
         first = self._forward(queries)
-        step, locals_ = self._trace(x, slots, first)
+        answers = self._answers(x, slots, first)
+        step, locals_ = self._trace(x, answers)
         used = {*step, *(value for item in walk(step) for value in item.args)}
         kept = [q for number, q in enumerate(queries) if number == 0 or first[number] in used]
-        if len(kept) < len(queries):
-            # A query nobody reads is not asked; trace again on the smaller call.
+        read = {number for number, answer in enumerate(answers) if answer in used}
+        if len(kept) < len(queries) or any(kind == "further" and n not in read for n, (kind, _) in enumerate(slots)):
+            # A query nobody reads is not asked; trace again on the smaller calls.
             second = self._forward(kept)
-            answers = [second[kept.index(q)] if q in kept else first[n] for n, q in enumerate(queries)]
-            step, locals_ = self._trace(x, slots, answers)
+            main = [second[kept.index(q)] if q in kept else first[n] for n, q in enumerate(queries)]
+            step, locals_ = self._trace(x, self._answers(x, slots, main, read, answers))
         if view != "full":
-            if len(kept) > 1:
+            if kept != [x]:
                 raise fail(f"{self.name}: view {view} takes one query, the canvas", "Use view=full.", self._place())
             attrs = self._cached(view, step)
             index = len(starts)
@@ -118,15 +123,41 @@ class Policy:
             names.append("cache")
             args = (x, carried_value(index, CACHE), self._block(x, slots, attrs["size"]))
             logits, cache = node(OPS["forward_cached"], args, attrs, (LOGITS, CACHE)).results
-            step, locals_ = self._trace(x, slots, [logits] * len(queries))
+            step, locals_ = self._trace(x, self._answers(x, slots, [logits] * len(queries), read, answers))
             step = (*step, cache)
         plan = Plan(
             self.name, tuple(inputs), tuple(starts), unfinished(x), step, tuple(names), tuple(locals_), self.doc
         )  # fmt: skip
         return verify(plan)
 
-    def _forward(self, queries: list[Value]) -> tuple[Value, ...]:
-        return node(OPS["forward"], queries, {"predict_mask": self.predict_mask}, [LOGITS] * len(queries)).results
+    def _forward(self, queries: list[Value], by: str | None = None) -> tuple[Value, ...]:
+        told = {"predict_mask": self.predict_mask, "by": by}
+        return node(OPS["forward"], queries, told, [LOGITS] * len(queries)).results
+
+    def _answers(
+        self, x: Value, slots: list[tuple[str, Any]], main: Sequence[Value], read: Any = None, before: Any = None
+    ) -> list[Value]:
+        """What stands for each argument after the canvas: `main` are the answers of the model that decodes.
+
+        Further models are asked about these; of their queries only those whose slot is in `read` (None: all), the
+        others have the value that they have in `before`.
+        """
+        names = ["logits", *(name for name, _ in self.arguments)]
+        out = [main[slot] if kind == "logits" else slot for kind, slot in slots]
+        known = {
+            name: Traced(value)
+            for name, value, (kind, _) in zip(names, out, slots, strict=True) if kind != "further"
+        }  # fmt: skip
+        further = [number for number, (kind, _) in enumerate(slots) if kind == "further"]
+        asked = [number for number in further if read is None or number in read]
+        for model in dict.fromkeys(slots[number][1].model for number in asked):
+            mine = [number for number in asked if slots[number][1].model == model]
+            made = self._forward([self._query(slots[number][1], x, known) for number in mine], model)
+            for number, answer in zip(mine, made, strict=True):
+                out[number] = answer
+        for number in set(further) - set(asked):
+            out[number] = before[number]
+        return out
 
     def _cached(self, view: str, step: tuple[Value, ...]) -> dict[str, Any]:
         """The attributes of the cached forward: its block is as long as the largest the policy looks at."""
@@ -161,9 +192,9 @@ class Policy:
     def _place(self) -> Place:
         return definition(self.function)
 
-    def _query(self, declared: Asked, x: Value) -> Value:
+    def _query(self, declared: Asked, x: Value, known: Mapping[str, Any] = {}) -> Value:
         wanted = inspect.signature(declared.function).parameters
-        settings = {name: value for name, value in self.settings.items() if name in wanted}
+        settings = {name: value for name, value in {**self.settings, **known}.items() if name in wanted}
         out, _ = run_watched(declared.function, [Traced(x)], settings)
         if not isinstance(out, Traced) or out.kind not in (KINDS["query"], CANVAS):
             got = described(out) if isinstance(out, Handle) else "nothing" if out is None else type(out).__name__
@@ -174,11 +205,8 @@ class Policy:
             )
         return out.value
 
-    def _trace(
-        self, x: Value, slots: list[tuple[str, Any]], logits: Any
-    ) -> tuple[tuple[Value, ...], list[tuple[Value, str]]]:
-        handles = [Traced(x)]
-        handles += [Traced(logits[slot] if kind == "logits" else slot) for kind, slot in slots]
+    def _trace(self, x: Value, answers: Sequence[Value]) -> tuple[tuple[Value, ...], list[tuple[Value, str]]]:
+        handles = [Traced(x), *map(Traced, answers)]
         returned, seen = run_watched(self.function, handles, self.settings)
         values = self._returned(returned, seen.line or definition(self.function))
         after = values[0]

@@ -100,9 +100,11 @@ def _drafted(plan: Plan) -> int | None:
 
 def _positions(base: Plan, states: str) -> str:
     """Positions of a call: a state in the open block shows its block only, one that opens a block the whole canvas."""
-    if not any(item.op.calls_model for item in base.nodes()):
+    calls = [item for item in base.nodes() if item.op.calls_model]
+    if not calls:
         return "0"
-    forward = forward_of(base)
+    # A further model is asked in calls of its own, about one canvas or part of it each.
+    forward = calls[0] if base.models else forward_of(base)
     view = forward.attributes.get("view", "full")
     if view == "full":
         queries = len(forward.args)

@@ -6,9 +6,10 @@ import difflib
 
 from ..ir import Policy, TrajspecError
 from . import compat
-from .blocks import sdar_dynamic, sdar_static, sglang_joint_threshold, sglang_low_confidence
+from .apd import apd
+from .blocks import sdar_dynamic, sdar_sequential, sdar_static, sglang_joint_threshold, sglang_low_confidence
 from .dinfer import dinfer_credit, dinfer_hierarchy, dinfer_threshold
-from .dpad import dpad_all_kept
+from .dpad import dpad, dpad_all_kept
 from .dream import dream_entropy, dream_maskgit_plus, dream_origin, dream_topk_margin
 from .eb import eb_sampler
 from .fastdllm import (
@@ -18,6 +19,7 @@ from .fastdllm import (
     fastdllm_quota,
     fastdllm_threshold,
 )
+from .fastdllm_v2 import fastdllm_v2
 from .frechet import frechet
 from .klass import klass
 from .llada import llada_low_confidence, llada_random
@@ -46,7 +48,11 @@ POLICIES: dict[str, Policy] = {
         dinfer_hierarchy,
         dinfer_credit,
         prophet,
+        dpad,
         dpad_all_kept,
+        apd,
+        fastdllm_v2,
+        sdar_sequential,
         sdar_static,
         sdar_dynamic,
         sglang_low_confidence,
@@ -85,7 +91,9 @@ ALIASES: dict[str, str] = {
     "fastdllm_plusplus": "frechet",
     "hierarchy": "dinfer_hierarchy",
     "credit": "dinfer_credit",
-    "dpad": "dpad_all_kept",
+    "adaptive_parallel_decoding": "apd",
+    "fast_dllm_v2": "fastdllm_v2",
+    "sequential": "sdar_sequential",
 }
 
 

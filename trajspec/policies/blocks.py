@@ -50,6 +50,15 @@ def sdar_static(x, logits, *, denoising_steps=4, block_length=4, temperature=0.0
 
 
 @ts.policy
+def sdar_sequential(x, logits, *, denoising_steps=4, block_length=4, temperature=0.0, stop_id=None):
+    """Commit the leftmost tokens of the block, an even share of its length each step (SDAR, sequential)."""
+    token = ts.sample(x, logits, temperature=temperature)
+    n = share(x, block_length, denoising_steps, ts.block_step(x))
+    y = ts.unmask(x, token, where=ts.first(n, where=ts.window(x, size=block_length)))
+    return after_stop(x, y, ts.block(x, size=block_length), block_length, stop_id)
+
+
+@ts.policy
 def sdar_dynamic(x, logits, *, threshold=0.85, denoising_steps=4, block_length=4, temperature=0.0, stop_id=None):
     """Commit what is above the threshold, at least an even share of the block (SDAR, low_confidence_dynamic)."""
     token = ts.sample(x, logits, temperature=temperature)

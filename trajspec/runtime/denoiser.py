@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ class FromNumpy:
         self.model = model
         self.vocab_size: int = model.vocab_size
         self.mask_id: int = model.mask_id
+        self.others = {name: FromNumpy(other) for name, other in (getattr(model, "others", None) or {}).items()}
 
     def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
         shown = None if visible is None else visible.numpy()
@@ -37,6 +38,7 @@ class ToNumpy:
         self.model = model
         self.vocab_size: int = model.vocab_size
         self.mask_id: int = model.mask_id
+        self.others = {name: ToNumpy(other) for name, other in (getattr(model, "others", None) or {}).items()}
 
     @torch.inference_mode()
     def __call__(self, tokens: Any, positions: Any, visible: Any) -> Any:
@@ -114,6 +116,7 @@ class Bare:
     eos_ids: tuple[int, ...] = ()
     banned_ids: tuple[int, ...] = ()
     codec: Any = None
+    others: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def vocab_size(self) -> int:
@@ -186,7 +189,8 @@ def as_model(model: Any, dtype: torch.dtype | None = None, device: str | torch.d
     if isinstance(model, (Model, Bare)):
         found = model
     elif callable(model) and hasattr(model, "vocab_size") and hasattr(model, "mask_id"):
-        found = Bare(model if hasattr(model, "device") else FromNumpy(model), name=type(model).__name__)
+        inner = model if hasattr(model, "device") else FromNumpy(model)
+        found = Bare(inner, name=type(model).__name__, others=getattr(inner, "others", None) or {})
     else:
         raise TrajspecError(
             f"model is {type(model).__name__}; expected a name or path, a loaded model, or a callable with vocab_size "

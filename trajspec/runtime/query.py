@@ -11,28 +11,31 @@ from torch import Tensor
 
 from ..ir.canvas import Canvas
 from ..ir.errors import TrajspecError
-from ..ir.query import FLOOR, Denoiser, Query, nonfinite, pack
+from ..ir.query import FLOOR, Query, canvas_of, further, nonfinite, pack
 
 
 def ask(
-    model: Denoiser, queries: Sequence[Canvas | Query], predict_mask: bool, *, all_real: bool
+    model: Any, queries: Sequence[Canvas | Query], predict_mask: bool, *, all_real: bool, by: str | None = None
 ) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Logits [R, L, V] for each query, from one call of `model`, and where they are no numbers.
+    """Logits [R, L, V] for each query, from one call of `model` or of a further one, and where they are no numbers.
 
     The torch counterpart of `ir.query.ask`. `all_real` says that no row has padding (the host knows; asking the
-    positions would be a read). The logits keep the model's type (float16 becomes float32, it cannot hold FLOOR).
-    Beside a twins query, entries without a twin are NaN. `bad` and `empty`, bool [R, L], take the place of an error:
-    an entry that some query computed has a logit that is NaN or +inf, or has only -inf.
+    positions would be a read, and the width of rows that leave positions out is one). The logits keep the model's type
+    (float16 becomes float32, it cannot hold FLOOR). Entries without a twin, and those left out, are NaN. `bad` and
+    `empty`, bool [R, L], take the place of an error: an entry that some query computed has a logit that is NaN or
+    +inf, or has only -inf.
 
-    Raises TrajspecError when the canvas is not among the queries, or twins come with other queries.
+    Raises TrajspecError when no query knows the canvas, twins come with other queries, or there is no model `by`.
     """
-    x = next((query for query in queries if isinstance(query, Canvas)), None)
-    if x is None:
-        raise TrajspecError("forward needs the canvas among its queries: forward(x, ...)")
+    x = canvas_of(queries)
+    shown_mask = x.mask_id
+    if by is not None:
+        model = further(model, by)
+        shown_mask = torch.full_like(x.mask_id, model.mask_id)
     rows, length = x.tokens.shape
     real = x.position >= 0
     flat = [query if isinstance(query, Query) else Query(query.tokens, query.masked, None) for query in queries]
-    (tokens, positions), visible, places = pack(torch, front, flat, x.position, real, x.mask_id, all_real)
+    (tokens, positions), visible, places = pack(torch, front, flat, x.position, real, shown_mask, all_real)
     logits = model(tokens, positions, visible)
     check_logits(logits, tokens, allowed_size=x.allowed.shape[-1])
     if logits.dtype == torch.float16:
@@ -44,8 +47,8 @@ def ask(
         if at is None:
             mine, computed = mine[:, :length], real
         else:
-            columns, exists = at
-            mine, computed = _spread(mine[:, length:], columns, exists, length)
+            columns, exists, first = at
+            mine, computed = _spread(mine[:, first : first + columns.shape[-1]], columns, exists, length)
         mine, bad_here, empty_here = finish(x, mine, computed, predict_mask)
         bad, empty = bad | bad_here, empty | empty_here
         out.append(mine)
@@ -75,13 +78,19 @@ def finish(x: Canvas, logits: Tensor, computed: Tensor, predict_mask: bool) -> t
     return logits.masked_fill(~allowed | (logits == -math.inf), FLOOR), bad, empty
 
 
-def front(mask: Tensor, size: int) -> Tensor:
-    """The columns of the first `size` set entries of each row, set ones first: int64 [R, size]."""
+def front(mask: Tensor, size: int | None) -> Tensor:
+    """The columns of the first `size` entries of each row, set ones first: int64 [R, size].
+
+    None is as many as the longest row has, which is a read of the device; a graph that is traced, and may not read,
+    takes them all.
+    """
+    if size is None:
+        size = mask.shape[-1] if torch.compiler.is_compiling() else max(int(mask.sum(-1).max()), 1)
     return mask.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :size]
 
 
 def _spread(logits: Tensor, columns: Tensor, exists: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Twins' logits [R, S, V] at the canvas entries they stand beside, [R, L, V], and where there is one, [R, L].
+    """Logits [R, S, V] of some entries, or of twins beside them, at their places [R, L, V], and where there are any.
 
     Every column occurs once, so the scatter has one result in whatever order it runs.
     """

@@ -18,13 +18,13 @@ from .read import whole
 @op("hide(x: canvas, *, where: selection) -> query: query")
 def hide(x: Canvas, *, where: np.ndarray) -> Query:
     """The canvas with the positions of `where` masked as well, as a row of its own."""
-    return Query(x.tokens, x.masked | where, None)
+    return Query(x.tokens, x.masked | where, None, of=x)
 
 
 @op("substitute(x: canvas, token: tokens, *, where: selection) -> query: query")
 def substitute(x: Canvas, token: np.ndarray, *, where: np.ndarray) -> Query:
     """The canvas with `token` at the positions of `where`, as a row of its own."""
-    return Query(np.where(where, token, x.tokens), x.masked & ~where, None)
+    return Query(np.where(where, token, x.tokens), x.masked & ~where, None, of=x)
 
 
 @op("twins(x: canvas, *, where: selection, size: int | None = None) -> query: query", check=whole)
@@ -34,21 +34,45 @@ def twins(x: Canvas, *, where: np.ndarray, size: int | None) -> Query:
     A twin sees the canvas except the token it stands beside, and all other twins; the canvas sees no twin. Their logits
     are what the model thinks of a committed token without looking at it. Source: WINO.
     """
-    return Query(x.tokens, x.masked, where, size)
+    return Query(x.tokens, x.masked, where, size, of=x)
+
+
+@op("without(x: canvas | query, *, where: selection) -> query: query")
+def without(x: Canvas | Query, *, where: np.ndarray) -> Query:
+    """The row without the positions of `where`: nothing sees them, and there are no logits about them (NaN).
+
+    What remains keeps its positions, and the call is as wide as what remains. TrajspecError for a query of twins.
+    """
+    return absent(x, where)
+
+
+def absent(x: Canvas | Query, where: Any) -> Query:
+    """`x`, in numpy or torch, with the positions of `where` left out as well."""
+    if isinstance(x, Canvas):
+        return Query(x.tokens, x.masked, None, absent=where, of=x)
+    if x.twins is not None:
+        raise TrajspecError("twins go with the whole canvas; leave positions out of another query")
+    return x._replace(absent=where if x.absent is None else x.absent | where)
 
 
 def _each(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind, ...]:
     return tuple(LOGITS for _ in kinds)
 
 
+def _named(by: str | None, **_: object) -> None:
+    if by is not None and not by.isidentifier():
+        raise TrajspecError(f"by is {by!r:.60}, expected a name such as 'ar' (None: the model that decodes)")
+
+
 @op(
-    "forward(*queries: canvas | query, predict_mask: bool = False) -> logits: logits",
+    "forward(*queries: canvas | query, predict_mask: bool = False, by: str | None = None) -> logits: logits",
     infer=_each,
     calls_model=True,
+    check=_named,
 )
-def forward(model: Any, *queries: Canvas | Query, predict_mask: bool) -> Any:
-    """One call of the model on all queries; tokens that may not be predicted come back as impossible."""
-    logits = ask(model, queries, predict_mask)
+def forward(model: Any, *queries: Canvas | Query, predict_mask: bool, by: str | None) -> Any:
+    """One call on all queries, of the model or of a further one (`by`); what may not be predicted is impossible."""
+    logits = ask(model, queries, predict_mask, by)
     return logits if len(logits) > 1 else logits[0]
 
 

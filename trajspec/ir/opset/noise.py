@@ -40,3 +40,12 @@ def uniform(x: Canvas) -> np.ndarray:
 def gumbel(x: Canvas) -> np.ndarray:
     """Gumbel noise at each position: the k largest of score + gumbel are a draw without replacement from exp(score)."""
     return noise.gumbel(x.seed, noise.ROLES["ord"], x.step, x.position)
+
+
+@op("uniform_of(x: canvas, number: count) -> u: scores", whole=("number",))
+def uniform_of(x: Canvas, number: np.ndarray) -> np.ndarray:
+    """A number between 0 and 1 at each position, the same as long as `number` is: what is drawn once for a block.
+
+    Keyed by (row seed, role "view", number, position); of `number` the whole part counts.
+    """
+    return noise.uniform(x.seed, noise.ROLES["view"], np.floor(number).astype(np.int64), x.position)

@@ -178,6 +178,13 @@ def floor(a: np.ndarray) -> np.ndarray:
     return np.floor(a)
 
 
+@op("exp(a: count | scores) -> out: scores", infer=lambda kinds, attrs: tuple(kinds))
+def exp(a: np.ndarray) -> np.ndarray:
+    """e to the power of the number."""
+    with np.errstate(over="ignore"):
+        return np.exp(np.asarray(a, np.float64))
+
+
 @op("prob(conf: conf) -> p: scores")
 def prob(conf: np.ndarray) -> np.ndarray:
     """The confidence as a plain number from 0 to 1."""

@@ -167,7 +167,10 @@ def view_key(of: Any, known: dict[Value, Any], key: str = "view") -> tuple[Any, 
             if key == "block":
                 size = of.block_length
                 row = np.where(block_numbers(x, size) <= open_block(x, size), row, -1)
-            twins = query.twins.tobytes() if isinstance(query, Query) and query.twins is not None else b""
+            twins = b""
+            if isinstance(query, Query):
+                twins = b"" if query.twins is None else query.twins.tobytes()
+                row = row if query.absent is None else np.where(query.absent, -2, row)
             parts.append((row.tobytes(), twins))
         return ("full", *parts)
     y, cache, where = asked
@@ -299,11 +302,9 @@ def _packed(model: Any, forward: Node, asked: Sequence[tuple[Any, ...]]) -> tupl
 def _stack(values: Sequence[Any]) -> Any:
     first = values[0]
     if isinstance(first, tuple):
-        parts = [
-            part[0] if not isinstance(part[0], np.ndarray) else np.stack(part) for part in zip(*values, strict=True)
-        ]
-        return type(first)(*parts)
-    return np.stack(values)
+        return type(first)(*map(_stack, zip(*values, strict=True)))
+    # What is no array (a bound, or None) is the same for all of them.
+    return np.stack(values) if isinstance(first, np.ndarray) else first
 
 
 def _pick(value: Any, number: int) -> Any:

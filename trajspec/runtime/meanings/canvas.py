@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...ir.canvas import Cache, Canvas
 from ...ir.kinds import KINDS
+from ...ir.opset.model import absent
 from ...ir.opset.read import FAR
 from ...ir.query import Query
 from .registry import meaning
@@ -101,19 +102,25 @@ def advance(x: Canvas, y: Canvas, *, size: int | None, done: Tensor | bool | Non
 @meaning("hide")
 def hide(x: Canvas, *, where: Tensor) -> Query:
     """The canvas with the positions of `where` masked as well."""
-    return Query(x.tokens, x.masked | where, None)
+    return Query(x.tokens, x.masked | where, None, of=x)
 
 
 @meaning("substitute")
 def substitute(x: Canvas, token: Tensor, *, where: Tensor) -> Query:
     """The canvas with `token` at the positions of `where`."""
-    return Query(torch.where(where, token, x.tokens), x.masked & ~where, None)
+    return Query(torch.where(where, token, x.tokens), x.masked & ~where, None, of=x)
 
 
 @meaning("twins")
 def twins(x: Canvas, *, where: Tensor, size: int | None) -> Query:
     """One more mask at each position of `where`."""
-    return Query(x.tokens, x.masked, where, size)
+    return Query(x.tokens, x.masked, where, size, of=x)
+
+
+@meaning("without")
+def without(x: Canvas | Query, *, where: Tensor) -> Query:
+    """The row without the positions of `where`."""
+    return absent(x, where)
 
 
 @meaning("fill")

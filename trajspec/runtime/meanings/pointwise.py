@@ -133,6 +133,12 @@ def floor(a: Tensor) -> Tensor:
     return torch.floor(a) if a.is_floating_point() else a
 
 
+@meaning("exp", numbers=True)
+def exp(a: Tensor) -> Tensor:
+    """e to the power of the number, in float64."""
+    return torch.exp(a.double())
+
+
 @meaning("prob")
 def prob(conf: Tensor) -> Tensor:
     """The confidence as a number, in float64: float32 would round all sure tokens to 1."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -85,6 +87,15 @@ def sample(x: Canvas, logits: Tensor, *, temperature: float) -> Tensor:
 def uniform(x: Canvas) -> Tensor:
     """A number between 0 and 1 at each position."""
     return noise.uniform(x.seed, ROLES["ord"], x.step, x.position)
+
+
+@meaning("uniform_of")
+def uniform_of(x: Canvas, number: Number) -> Tensor:
+    """A number between 0 and 1 at each position, the same as long as `number` is."""
+    if not isinstance(number, Tensor):
+        return noise.uniform(x.seed, ROLES["view"], math.floor(number), x.position)
+    whole = torch.floor(number).long() if number.is_floating_point() else number
+    return noise.uniform(x.seed, ROLES["view"], whole, x.position)
 
 
 @meaning("gumbel")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import torch
@@ -74,7 +74,8 @@ class Model:
     closing token. `banned_ids`: never predicted (the mask; for "infill" special tokens and ids without a token too).
     `eos_ids`: empty for "infill". `max_positions`: the longest canvas, frame included; None: no limit. `codec`: None
     for a checkpoint without tokenizer files, which takes and gives token ids only. `network`: the transformers module
-    behind `denoise`. `cache`: None where the network cannot work on stored keys.
+    behind `denoise`. `cache`: None where the network cannot work on stored keys. `others`: the further models that a
+    plan may ask beside this one, by name.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Model:
     denoise: Denoise
     network: nn.Module
     cache: Cache | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None = None) -> Tensor:
         """Logits [R, W, V] in `dtype`; entry i's logits predict entry i.
