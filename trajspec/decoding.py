@@ -54,6 +54,7 @@ def decode(
       on how far packed logits may be off, beyond which a decision is made again in a call of its own
     * require_exact (False): run the policy alone as well and stop at the first difference
     * inputs: task inputs the policy declares, one mapping a prompt; dtype, device: for loading
+    * compile (False): steps as compiled graphs, which takes from seconds to minutes the first time (docs/compiling.md)
     * models: {name: model} for policies that ask a further model (apd: {"ar": ...}); each is what `model` may be, or a
       causal language model of transformers with the same tokenizer
     * on_step: called after every step with a StepEvent; keep_path (True): whether rows carry their path
@@ -104,7 +105,7 @@ def _drive(job: Job) -> Generator[StepEvent, None, Result]:
     """Run the job to its end, an event a step; returns the Result."""
     began = time.perf_counter()
     runs, total = yield from drive_job(job)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - began - total.compile_seconds
     if job.speculation.strict:
         from .strict import require_exact
 

@@ -25,11 +25,19 @@ def drive_job(
     def reached_stop(place: int, row: Canvas) -> bool:
         return cut_at_stop(text_so_far(job, numbers[place], row), job.stop)[1]
 
-    return drive(
+    steps = None
+    if job.compile:
+        from .runtime.compiled import compiled
+
+        steps = compiled(plan or job.plan, job.model, capture="graph" if job.model.device.type == "cuda" else "none")
+    made_before = steps.graphs.seconds if steps else 0.0
+    runs, total = yield from drive(
         plan or job.plan, job.model, [row.canvas for row in chosen], inputs=[row.inputs for row in chosen],
         pad_id=job.model.pad_id, device=job.model.device, halt=reached_stop if job.stop else None,
-        keep_path=job.keep_path,
+        keep_path=job.keep_path, compiled=steps,
     )  # fmt: skip
+    total.compile_seconds = (steps.graphs.seconds if steps else 0.0) - made_before
+    return runs, total
 
 
 __all__ = ["drive_job"]

@@ -41,7 +41,7 @@ class Job:
     """Everything decoding needs to know.
 
     `plan` is the one that runs, its `base` the policy's own; `eos` ends rows of a continuation, `unused` was given and
-    has no effect.
+    has no effect. `compile`: steps are compiled.
     """
 
     model: Any  # Model or Bare
@@ -55,6 +55,7 @@ class Job:
     stop: tuple[str, ...]
     keep_path: bool
     view: str = "full"
+    compile: bool = False
     speculation: Speculation = field(default_factory=Speculation)
     rows: list[RowPlan] = field(default_factory=list)
 
@@ -85,6 +86,7 @@ def prepare(model: Any, prompts: Any, options: Mapping[str, Any]) -> Job:
     given = rest.get("eos_id") if "eos_id" in declared else pop("eos_id", None)
     eos = loaded.eos_ids if given is None else _ids(given, loaded)
     ends = () if flag(rest, "ignore_eos", False) or infill else eos
+    compiles = flag(rest, "compile", False)
     keep_path, samples = (
         flag(rest, "keep_path", True),
         _whole("num_return_sequences", pop("num_return_sequences", 1), 1),
@@ -109,7 +111,9 @@ def prepare(model: Any, prompts: Any, options: Mapping[str, Any]) -> Job:
             "model"
         )
     items = [_spoken(loaded, item) for item in _items(prompts, attention)]
-    job = Job(loaded, name, plan, settings, unused, infill, gen_length, ends, stop, keep_path, view, speculation)
+    job = Job(
+        loaded, name, plan, settings, unused, infill, gen_length, ends, stop, keep_path, view, compiles, speculation
+    )
     parts = zip(
         items, _seeds(seed, seeds, len(items)), _spread("allowed", allowed, len(items)),
         _spread("inputs", inputs, len(items)), strict=True,

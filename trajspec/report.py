@@ -22,7 +22,7 @@ from .runtime.text import cut_at_stop
 
 def report(job: Job, runs: Sequence[RowRun], total: Cost, seconds: float) -> Result:
     """The result of a batch whose rows ended as `runs`, after `total` calls and `seconds`."""
-    rows = [_finish(job, row, run, seconds) for row, run in zip(job.rows, runs, strict=True)]
+    rows = [_finish(job, row, run, seconds, total.compile_seconds) for row, run in zip(job.rows, runs, strict=True)]
     totals = Totals(total.calls, total.rows, total.positions, sum(row.answer_tokens for row in rows), seconds)
     return Result(rows, totals, _sequences(job, runs, rows))
 
@@ -43,7 +43,7 @@ def _settled(row: Canvas, whole: bool) -> list[int]:
     return tokens
 
 
-def _finish(job: Job, plan: RowPlan, run: RowRun, seconds: float) -> Row:
+def _finish(job: Job, plan: RowPlan, run: RowRun, seconds: float, compiling: float) -> Row:
     answer = _infilled(job, run.canvas) if job.infill else _continued(job, run)
     known = run.canvas.tokens[~run.canvas.free].tolist()
     prompt = known if job.model.codec is None else job.model.content_ids(known)
@@ -69,7 +69,7 @@ def _finish(job: Job, plan: RowPlan, run: RowRun, seconds: float) -> Row:
         certificate=row_certificate(job.plan, run.meters, stops=stops),
         drift=row_drift(job.plan, run.meters),
         seconds=seconds,
-        compile_seconds=0.0,
+        compile_seconds=compiling,
         manifest=_manifest(job, plan, plan_text, digest),
         path=run.path,
     )
@@ -137,6 +137,7 @@ def _manifest(job: Job, row: RowPlan, plan_text: str, digest: str) -> dict[str, 
         "allowed": None if row.allowed is None else {str(place): plain(ids) for place, ids in row.allowed.items()},
         "inputs": plain(row.inputs),
         "models": {name: getattr(one, "name", type(one).__name__) for name, one in job.model.others.items()},
+        "compile": job.compile,
         "batch_rows": len(job.rows),
     }
 

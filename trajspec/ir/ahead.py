@@ -74,8 +74,9 @@ class Table:
 
 def nothing_held(x: Canvas, logits: Any) -> Held:
     """`Held` before the first call; `logits` is all NaN. Works on numpy arrays and on tensors."""
-    zero = 0 * x.step
-    return Held(logits, x.done & False, zero, zero, zero, zero, zero - 1, 0.0 * zero)
+    # An array each: a graph tells one that is held twice from two that are equal.
+    drafted, accepted, off_base, stale = (0 * x.step for _ in range(4))
+    return Held(logits, x.done & False, drafted, accepted, off_base, stale, 0 * x.step - 1, 0.0 * x.step)
 
 
 @lru_cache(maxsize=256)

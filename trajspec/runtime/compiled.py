@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from ..ir.canvas import Canvas
 from ..ir.errors import TrajspecError
@@ -18,6 +19,7 @@ from ..ir.nodes import Value
 from ..ir.plan import Plan
 from .ahead import Move, Round, Speculator
 from .batch import differs
+from .capture import Captured, Kind
 from .lower import lower
 from .query import ask, no_numbers
 from .step import Outcome, Recorder, take
@@ -34,20 +36,34 @@ def length_of(longest: int) -> int:
     return -(-longest // LENGTHS) * LENGTHS
 
 
-_made: weakref.WeakKeyDictionary[Any, dict[tuple[Plan, str], Any]] = weakref.WeakKeyDictionary()
+_made: weakref.WeakKeyDictionary[Any, dict[tuple[Plan, str, Kind], Any]] = weakref.WeakKeyDictionary()
 
 
 def compiled(
-    plan: Plan, model: Any, *, backend: str = "inductor", announce: Callable[[str], None] | None = None
+    plan: Plan,
+    model: Any,
+    *,
+    backend: str = "inductor",
+    capture: Kind = "none",
+    announce: Callable[[str], None] | None = None,
 ) -> Compiled | CompiledRounds:
     """The compiled steps of `plan` on `model`, the ones made before if there are any.
 
-    `announce` is told before something is compiled. Raises TrajspecError for an op that has no torch meaning.
+    `backend` is torch.compile's, or none: the same functions, not compiled. `capture`: how the steps of a base plan are
+    replayed (`runtime.capture`); `announce` is told before something is compiled. Raises TrajspecError for an op that
+    has no torch meaning, and a model that is no torch module.
     """
-    known = _made.setdefault(getattr(model, "network", model), {})
-    if (plan, backend) not in known:
-        known[plan, backend] = (Compiled if plan.base is None else CompiledRounds)(plan, backend)
-    found = known[plan, backend]
+    network = getattr(model, "network", None)
+    if not isinstance(network, torch.nn.Module):
+        raise TrajspecError(
+            f"compile=True needs a network in torch, and {getattr(model, 'name', type(model).__name__)} is a bare "
+            "denoiser; decode with compile=False"
+        )
+    known = _made.setdefault(network, {})
+    key = (plan, backend, capture)
+    if key not in known:
+        known[key] = Compiled(plan, backend, capture) if plan.base is None else CompiledRounds(plan, backend)
+    found: Compiled | CompiledRounds = known[key]
     found.graphs.announce = announce
     return found
 
@@ -76,6 +92,8 @@ class Graphs:
             if leaf.dim() and leaf.shape[0] > 1:
                 torch._dynamo.maybe_mark_dynamic(leaf, 0)
         plain = make()
+        if self.backend == "none":
+            return self._functions.setdefault(key, plain)(*args)
         # Dynamo keeps what it compiled with the code object; one of its own for each shape keeps them apart.
         own = types.FunctionType(plain.__code__.replace(), plain.__globals__, self.name, None, plain.__closure__)
         function = torch.compile(own, fullgraph=True, backend=self.backend, dynamic=False)
@@ -104,9 +122,12 @@ class Graphs:
 class Compiled:
     """The steps of one base plan."""
 
-    def __init__(self, plan: Plan, backend: str = "inductor") -> None:
+    def __init__(self, plan: Plan, backend: str = "inductor", capture: Kind = "none") -> None:
         self.plan, self.lowered = plan, lower(plan)
         self.graphs = Graphs(plan.name, backend)
+        self.capture: Kind = capture
+        # Of one batch: what it keeps is part of what is captured.
+        self._captured: tuple[Any, dict[tuple[Any, ...], Captured]] = (None, {})
 
     padded = staticmethod(length_of)
 
@@ -132,7 +153,7 @@ class Compiled:
         inputs = tuple(bound[value] for value in self.plan.inputs)
         key = (refresh, all_real, *_shape(x, kept, rows))
         what = f"the step on {'the whole canvas' if refresh else 'a block'}, {x.tokens.shape[1]} positions"
-        out = self.graphs.call(
+        out = self._call(
             key, lambda: self._function(refresh, all_real), what, model, kept, rows, inputs, tuple(carried)
         )
         after, answers, status, planes, (asked, positions), further = out
@@ -140,6 +161,28 @@ class Compiled:
         values = dict(zip(results, answers, strict=True))
         bad, empty = planes
         return Outcome(after, status[0], status[1], status[2], bad, empty, asked, positions, values, further)
+
+    def _call(
+        self, key: tuple[Any, ...], make: Callable[[], Any], what: str, model: Any, kept: Kept | None, *args: Any
+    ) -> Any:
+        out = self.graphs.call(key, make, what, model, kept, *args) if self.capture == "none" else None
+        if out is not None:
+            return out
+        batch, made = self._captured
+        if batch is None or batch() is not kept:
+            made = {}
+            self._captured = ((lambda: None) if kept is None else weakref.ref(kept), made)
+        key = (*key, None if args[0] is None else len(args[0]), len(args[-1][0].tokens))
+        if key not in made:
+            state = (lambda: ()) if kept is None else kept.tensors
+
+            def run(*mine: Any) -> Any:
+                return self.graphs.call(key, make, what, model, kept, *mine)
+
+            made[key] = Captured(run, args, kind=self.capture, state=state)
+        after, *rest = made[key](*args)
+        # The next replay writes over it.
+        return pytree.tree_map(torch.clone, after), *rest
 
     def _function(self, refresh: bool, all_real: bool) -> Callable[..., Any]:
         lowered = self.lowered

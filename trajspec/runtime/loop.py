@@ -21,12 +21,14 @@ from .views import Kept
 
 @dataclass
 class Cost:
-    """What was asked of the model: calls, sequences in them, query tokens in them (padding included)."""
+    """What was asked of the model: calls, sequences in them, query tokens in them (padding included); and how long
+    steps of this run took to compile, in seconds, of a whole batch only."""
 
     calls: int = 0
     rows: int = 0
     positions: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
+    compile_seconds: float = field(default=0.0, compare=False, repr=False)
 
     def add(self, kind: str, rows: int, positions: int) -> None:
         """One more call, for `rows` sequences with `positions` query tokens in all."""
@@ -115,10 +117,12 @@ def drive(
             )
         )
     least = compiled.padded(max(len(row.tokens) for row in rows)) if compiled is not None else 0
-    batch = stack(rows, pad_id=pad_id, device=device, least=least)
-    bound = bind_inputs(plan, batch, stack_inputs(plan, rows, inputs, device, least))
-    all_real = all(len(row.tokens) == batch.tokens.shape[-1] for row in rows)
-    state = _Batch(plan, model, bound, start(plan, bound), all_real, compiled)
+    # In the mode of the steps: a graph tells tensors made in it from others.
+    with torch.inference_mode():
+        batch = stack(rows, pad_id=pad_id, device=device, least=least)
+        bound = bind_inputs(plan, batch, stack_inputs(plan, rows, inputs, device, least))
+        all_real = all(len(row.tokens) == batch.tokens.shape[-1] for row in rows)
+        state = _Batch(plan, model, bound, start(plan, bound), all_real, compiled)
     costs = [Cost() for _ in rows]
     total = Cost()
     paths: list[list[tuple[Canvas, Canvas, int]]] = [[] for _ in rows]

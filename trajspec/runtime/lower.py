@@ -50,7 +50,7 @@ def lower(plan: Plan) -> Lowered:
     # A traceback, or dynamo's report, shows the line.
     linecache.cache[name] = (len(source), None, source.splitlines(True), name)
     exec(compile(source, name, "exec"), space)
-    return Lowered(plan, source, space["step"], tuple(writer.asked))
+    return Lowered(plan, source, space["body"], tuple(writer.asked))
 
 
 def step_source(plan: Plan) -> str:
@@ -70,14 +70,14 @@ class _Writer:
         self.asked: list[Node] = []
         self.names: dict[Value, str] = {}
         self.wished = {value: name for value, name in reversed(plan.names) if not value.is_const}
-        self.taken = {"ask", "keep", "like", "differ", "KINDS", "step", *OPS}
+        self.taken = {"ask", "keep", "like", "differ", "KINDS", "body", *OPS}
         self.lines: list[str] = []
 
     def source(self) -> str:
         plan = self.plan
         inputs = [self._name(value, value.node.attributes["name"]) for value in plan.inputs]
         carried = [self._name(value, name) for value, name in zip(plan.carried, plan.carried_names, strict=True)]
-        self.lines = [f"def step(ask, {', '.join([*inputs, *carried])}):"]
+        self.lines = [f"def body(ask, {', '.join([*inputs, *carried])}):"]
         if plan.doc:
             self.lines.append(f"    {plan.doc!r}")
         going = self._value(plan.test)

@@ -45,11 +45,13 @@ def drive_rounds(
 ) -> Generator[StepEvent, None, Outputs]:
     """`loop.drive` for a speculated plan: the same events, rows and paths as its base gives, from fewer calls."""
     least = compiled.padded(max(len(row.tokens) for row in rows)) if compiled is not None else 0
-    batch = stack(rows, pad_id=pad_id, device=device, least=least)
-    bound = bind_inputs(plan, batch, stack_inputs(plan, rows, inputs, device, least))
-    carried = start(plan, bound)
-    all_real = bool((batch.position >= 0).all())
-    spec = Speculator(plan, model, batch)
+    # In the mode of the rounds: a graph tells tensors made in it from others.
+    with torch.inference_mode():
+        batch = stack(rows, pad_id=pad_id, device=device, least=least)
+        bound = bind_inputs(plan, batch, stack_inputs(plan, rows, inputs, device, least))
+        carried = start(plan, bound)
+        all_real = bool((batch.position >= 0).all())
+        spec = Speculator(plan, model, batch)
     base = spec.base
     storing = Storing(base, model, spec.verifier.kept)
     told = _Rows(len(rows))

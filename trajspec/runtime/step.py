@@ -115,7 +115,8 @@ def _leaves(value: Any) -> list[Tensor]:
 def start(plan: Plan, bound: Mapping[Value, Any]) -> tuple[Any, ...]:
     """The carried values before the first step, from the plan's inputs as tensors."""
     table = evaluate(plan.starts, bound)
-    return tuple(table[value] for value in plan.starts)
+    # A tensor each: a graph tells one that is held twice from two that are equal.
+    return tuple(map_leaves(torch.clone, table[value]) for value in plan.starts)
 
 
 def take(

@@ -62,6 +62,11 @@ class Kept:
         # block_causal: how many blocks are stored, and from which tokens.
         self.filled, self.stored = torch.zeros_like(x.start[:, 0]), torch.full_like(x.tokens, -1)
 
+    def tensors(self) -> list[Tensor]:
+        """What calls write in place."""
+        held = [*self.store.keys, *self.store.values, self.store._positions]
+        return held if self.before is None else [*held, self.before]
+
     def refresh(self, rows: Tensor | None, x: Canvas, where: Tensor, predict_mask: bool) -> tuple[Tensor, ...]:
         """A call on the whole canvas, which is kept. Logits [n, L, V], and where they are no numbers."""
         seen = self.compose(x, where, refresh=True)
@@ -73,7 +78,11 @@ class Kept:
         """Keep the logits [n, V] that a refresh gave at the first entry of the block."""
         if self.before is None:
             self.before = before.new_zeros(self.store.row_count, before.shape[-1])
-        self.before = before if rows is None else self.before.index_copy(0, rows, before)
+        # In place: a captured step finds the same storage at every replay.
+        if rows is None:
+            self.before.copy_(before)
+        else:
+            self.before.index_copy_(0, rows, before.to(self.before.dtype))
 
     def window(self, rows: Tensor | None, x: Canvas, where: Tensor, predict_mask: bool) -> tuple[Tensor, ...]:
         """A call on the block `where` (prefix: and all behind it). Logits [n, L, V], NaN where nothing is computed."""
