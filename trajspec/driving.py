@@ -9,6 +9,7 @@ from .ir import Canvas, Plan
 from .prepare import Job
 from .report import text_so_far
 from .runtime.loop import Cost, RowRun, StepEvent, drive
+from .runtime.planner import Planner
 from .runtime.text import cut_at_stop
 
 
@@ -25,18 +26,26 @@ def drive_job(
     def reached_stop(place: int, row: Canvas) -> bool:
         return cut_at_stop(text_so_far(job, numbers[place], row), job.stop)[1]
 
-    steps = None
+    compiler = None
     if job.compile:
-        from .runtime.compiled import compiled
+        from .runtime.compiled import Compiler
 
-        steps = compiled(plan or job.plan, job.model, capture="graph" if job.model.device.type == "cuda" else "none")
-    made_before = steps.graphs.seconds if steps else 0.0
+        compiler = Compiler(job.model, capture="graph" if job.model.device.type == "cuda" else "none")
+    auto = None
+    if job.speculation.auto and (plan is None or plan is job.plan):
+        from .planning import planned
+
+        auto = planned(job, compiler)
+        longest = max(int(row.canvas.masked.sum()) for row in chosen)
+        if isinstance(auto.planner, Planner) and auto.planner.skip(longest // 2):
+            auto, plan = None, job.base
+    before = compiler.seconds if compiler else 0.0
     runs, total = yield from drive(
         plan or job.plan, job.model, [row.canvas for row in chosen], inputs=[row.inputs for row in chosen],
         pad_id=job.model.pad_id, device=job.model.device, halt=reached_stop if job.stop else None,
-        keep_path=job.keep_path, compiled=steps,
+        keep_path=job.keep_path, compiler=compiler, auto=auto,
     )  # fmt: skip
-    total.compile_seconds = (steps.graphs.seconds if steps else 0.0) - made_before
+    total.compile_seconds = (compiler.seconds if compiler else 0.0) - before
     return runs, total
 
 

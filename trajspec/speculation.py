@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ DEFAULT_NODES = 8
 class Speculation:
     """How a job drafts: nothing, or by `drafter` with `nodes` states a packed call, the root included.
 
-    `walk` holds the settings of the op `walk`; `strict`: compare with the base's own run, token by token.
+    `walk` holds the settings of the op `walk`; `strict`: compare with the base's own run, token by token; `auto`: a
+    planner chooses, round by round, how many of the `nodes` states are used.
     """
 
     drafter: Drafter | None = None
@@ -28,6 +29,7 @@ class Speculation:
     lookahead: str | None = None
     walk: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False
+    auto: bool = False
 
     @property
     def name(self) -> str:
@@ -39,23 +41,32 @@ class Speculation:
             return base
         return speculate(base, self.drafter, lookahead=self.lookahead, **self.walk)
 
+    def at(self, nodes: int) -> Speculation:
+        """The same with another number of states a call."""
+        assert self.drafter is not None
+        return replace(self, drafter=self.drafter(nodes=nodes), nodes=nodes)
+
     def as_dict(self) -> dict[str, Any]:
         """What it takes to say the same again."""
         if self.drafter is None:
             return {"draft": "none"}
-        settings = {"draft": repr(self.drafter), "nodes": self.nodes, "lookahead": self.lookahead, **self.walk}
+        draft = "auto" if self.auto else repr(self.drafter)
+        settings = {"draft": draft, "nodes": self.nodes, "lookahead": self.lookahead, **self.walk}
         return settings | {"require_exact": self.strict}
 
 
 def choose(options: dict[str, Any], declared: frozenset[str] = frozenset()) -> Speculation:
     """The speculation that `options` ask for; its options (`OPTIONS`) are taken out of them.
 
-    Names in `declared` are parameters of the policy and stay. draft: None or "none"; the name of a drafter; a
+    Names in `declared` are parameters of the policy and stay. draft: None or "none"; "auto", the tree with a
+    planner; the name of a drafter; a
     `Drafter`; the path of a calibrated one (FILE.json); True is "tree".
     Raises TrajspecError for values that make no sense, and for settings without a drafter.
     """
     given = {name: options.pop(name) for name in OPTIONS if name in options and name not in declared}
     draft = given.pop("draft", None)
+    auto = draft == "auto" if isinstance(draft, str) else False
+    draft = "tree" if auto else draft
     drafter = _drafter(draft)
     given = {name: value for name, value in given.items() if value is not None}
     if drafter is None:
@@ -89,7 +100,7 @@ def choose(options: dict[str, Any], declared: frozenset[str] = frozenset()) -> S
         nodes = own if own is not None else DEFAULT_NODES
     if drafter.op.attribute("nodes") is not None:
         drafter = drafter(nodes=nodes)
-    return Speculation(drafter, nodes, lookahead, given, strict)
+    return Speculation(drafter, nodes, lookahead, given, strict, auto)
 
 
 def _number(name: str, value: Any) -> float:

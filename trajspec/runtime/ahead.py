@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +17,13 @@ from ..ir.errors import TrajspecError
 from ..ir.nodes import Value, walk
 from ..ir.plan import Plan
 from ..ir.query import FLOOR
-from .batch import differs, keep
+from .batch import differs, keep, of_rows
 from .meanings import MEANINGS
 from .program import Program
-from .step import like
+from .query import no_numbers
+from .step import due, like, take
 from .verify import Evaluated, Layout, Verifier
-from .views import next_cache, shown
+from .views import Kept, next_cache, shown
 
 EXACT_WALK = {"head": "true", "key": "view", "halt": "each", "ties": "low", "adopt": False, "leave": False}
 
@@ -42,19 +43,31 @@ class Move:
 
 @dataclass
 class Round:
-    """What one round did: the moves of its walk, the carried values after them, the rows and positions of one state of
-    each kind, and how the states shared the call."""
+    """What one round did: the moves of its walk, the carried values after them, and by row of the group what it cost
+    (rows, positions), the kind of its call, and how many states it had in it."""
 
     moves: list[Move]
     carried: tuple[Any, ...]
-    sizes: dict[str, tuple[int, int]]
-    layout: Layout
+    costs: list[tuple[int, int]]
+    kinds: list[str]
+    states: list[int]
+
+    @classmethod
+    def packed(cls, moves: list[Move], carried: tuple[Any, ...], layout: Layout, sizes: Any) -> Round:
+        """The round of a call in which states were laid out as `layout`."""
+        states = layout.states
+        # A packed call's kind is that of the row, had it run alone.
+        kinds = [
+            "verify" if count > 1 else "refresh" if due else "step"
+            for count, due in zip(states, layout.due, strict=True)
+        ]
+        return cls(moves, carried, layout.cost(sizes), kinds, states)
 
 
 class Speculator:
-    """Runs the rounds of one speculated plan on a batch; holds what stays between them."""
+    """Runs the rounds of one speculated plan on a batch; holds what stays between them, or shares it (`kept`)."""
 
-    def __init__(self, plan: Plan, model: Any, x: Canvas) -> None:
+    def __init__(self, plan: Plan, model: Any, x: Canvas, kept: Kept | None = None) -> None:
         nodes = list(plan.nodes())
         verifies = [item for item in nodes if item.op.name == "verify"]
         walks = [item for item in nodes if item.op.name == "walk"]
@@ -74,7 +87,7 @@ class Speculator:
                 f"plan {plan.name}: {listed} is a flaw that exists for the checker; only the reference interpreter "
                 "(trajspec.run) runs it"
             )
-        self.verifier = Verifier(verifies[0], model, x)
+        self.verifier = Verifier(verifies[0], model, x, kept)
         self.base = self.verifier.base
         given = (*plan.carried, *plan.inputs)
         table = verifies[0].results[0]
@@ -104,7 +117,39 @@ class Speculator:
         moves, after, through = self.moves(rest, table)
         if table.opened is not None:
             self.verifier.enter(table.opened, through, rows)
-        return Round(moves, self.final(state, after), table.sizes, layout)
+        return Round.packed(moves, self.final(state, after), layout, table.sizes)
+
+    def alone(
+        self, known: Mapping[Value, Any], carried: Sequence[Any], group: Sequence[int], rows: Tensor | None,
+        all_real: bool, step: Any = take,
+    ) -> Iterator[tuple[list[int], Round]]:  # fmt: skip
+        """The next step of the rows `group` by the base's own calls, a call for the rows to refresh and one for the
+        others: numbers in the group, and what became of them. `step`: as `step.take`."""
+        inputs = dict(zip(self.base.inputs, (known[value] for value in self.plan.inputs), strict=True))
+        here = inputs | dict(zip(self.base.carried, carried[: self._carries], strict=True))
+        kept = self.verifier.kept
+        flags = [False] * len(group)
+        if kept is not None and kept.view != "block_causal":
+            flags = due(self.base, here).tolist()
+        for refresh in (True, False):
+            numbers = [number for number, flag in enumerate(flags) if flag == refresh]
+            if not numbers:
+                continue
+            index = torch.tensor(numbers, device=carried[0].tokens.device)
+            mine, inside = of_rows(inputs, carried, None if len(numbers) == len(group) else index)
+            at = rows if len(numbers) == len(group) else index if rows is None else rows.index_select(0, index)
+            before, held = tuple(mine[: self._carries]), mine[-1]
+            out = step(self.base, self.verifier.model, inside, before, all_real, kept, at, refresh)
+            if bool((out.bad | out.empty).any()):
+                raise no_numbers([group[number] for number in numbers], before[0], out.bad, out.empty)
+            logits = out.values[self.verifier.forward.results[0]]
+            on = ~before[0].done
+            held = held._replace(logits=_noted(held.logits, logits, on), alone=held.alone & False)
+            answers = tuple(out.values.get(value) for value in self.verifier.forward.results)
+            move = Move(on[:, 0], before, out.carried, held, answers)
+            cost = [(out.rows // len(numbers), out.positions // len(numbers))] * len(numbers)
+            names = ["refresh" if refresh else "step"] * len(numbers)
+            yield numbers, Round([move], (*out.carried, held), cost, names, [1] * len(numbers))
 
     def operands(self, state: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         """The operands of verify, and those of walk but the table, from what the plan carries and its inputs."""
@@ -256,15 +301,20 @@ def _metered(
     on = alive[:, None]
     off = differs(exact, after).any(-1, keepdim=True) & on
     stale = table.stale.gather(1, at[:, None]) & on
-    known = ~logits.isnan().any(-1, keepdim=True) & (logits > FLOOR / 10).any(-1, keepdim=True) & on[..., None]
     return held._replace(
-        logits=torch.where(known, logits, held.logits.to(logits.dtype)),
+        logits=_noted(held.logits, logits, on),
         accepted=held.accepted + ((at > 0)[:, None] & on),
         off_base=held.off_base + off,
         stale=held.stale + stale,
         first=torch.where((held.first < 0) & (off | stale), x.step, held.first),
         sum_tv=held.sum_tv + (off | stale),
     )
+
+
+def _noted(held: Tensor, logits: Tensor, on: Tensor) -> Tensor:
+    """The logits held [R, L, V], with the new ones of rows `on` bool [R, 1] where a call computed some."""
+    known = ~logits.isnan().any(-1, keepdim=True) & (logits > FLOOR / 10).any(-1, keepdim=True) & on[..., None]
+    return torch.where(known, logits, held.to(logits.dtype))
 
 
 __all__ = ["Move", "Round", "Speculator"]

@@ -7,6 +7,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,6 +35,27 @@ FIXED = ("full", "dual", "block_causal")
 def length_of(longest: int) -> int:
     """The length to which canvases of up to `longest` entries are padded: few lengths are compiled."""
     return -(-longest // LENGTHS) * LENGTHS
+
+
+@dataclass
+class Compiler:
+    """Gives the compiled steps of a plan on one model; settings as in `compiled`."""
+
+    model: Any
+    backend: str = "inductor"
+    capture: Kind = "none"
+    announce: Callable[[str], None] | None = None
+
+    padded = staticmethod(length_of)
+
+    def __call__(self, plan: Plan) -> Any:
+        """The steps of a base plan, or the rounds of a speculated one. Raises TrajspecError as `compiled` does."""
+        return compiled(plan, self.model, backend=self.backend, capture=self.capture, announce=self.announce)
+
+    @property
+    def seconds(self) -> float:
+        """How long all that was compiled for the model took so far."""
+        return sum(steps.graphs.seconds for steps in _made.get(getattr(self.model, "network", None), {}).values())
 
 
 _made: weakref.WeakKeyDictionary[Any, dict[tuple[Plan, str, Kind], Any]] = weakref.WeakKeyDictionary()
@@ -128,8 +150,6 @@ class Compiled:
         self.capture: Kind = capture
         # Of one batch: what it keeps is part of what is captured.
         self._captured: tuple[Any, dict[tuple[Any, ...], Captured]] = (None, {})
-
-    padded = staticmethod(length_of)
 
     def take(
         self,
@@ -227,8 +247,6 @@ class CompiledRounds:
         self.plan = plan
         self.graphs = Graphs(plan.name, backend)
 
-    padded = staticmethod(length_of)
-
     def round(
         self,
         spec: Speculator,
@@ -253,27 +271,26 @@ class CompiledRounds:
         )
         proposed = Proposed(*fields)
         layout = verifier.layout(flags.tolist(), group, proposed.tokens)
-        if "open" in layout.kinds:
-            verifier._spare()
+        ahead = kept.ahead() if kept is not None and "open" in layout.kinds else None
         kinds = tuple((kind, min(len(numbers), 2)) for kind, numbers in layout.kinds.items())
         listed = ", ".join(f"{'several' if count > 1 else 'one'} {kind}" for kind, count in kinds)
         out = self.graphs.call(
             ("answer", kinds, tuple(layout.sources), *shape), lambda: _answering(spec, all_real),
-            f"a round of {listed}; {what}", kept, verifier.spare, rows, state, rest, fields, layout.kinds,
-            layout.sources, layout.entry,
+            f"a round of {listed}; {what}", kept, rows, state, rest, fields, layout.kinds, layout.sources,
+            layout.entry,
         )  # fmt: skip
         steps, final, through, planes, sizes, opened = out
         read = torch.stack([(planes[0] | planes[1]).any(-1), through]).tolist()
         if any(read[0]):
             raise no_numbers(group, x, *planes)
         if opened is not None and any(read[1]):
-            verifier.enter(Opened(opened[0], verifier.spare, *opened[1:]), through, rows)
+            verifier.enter(Opened(opened[0], ahead, *opened[1:]), through, rows)
         before: tuple[Any, ...] = tuple(rest[: len(spec.base.carried)])
         moves = []
         for went, after, held, answers in steps:
             moves.append(Move(went, before, after, held, answers))
             before = after
-        return Round(moves, final, sizes, layout)
+        return Round.packed(moves, final, layout, sizes)
 
 
 def _proposing(spec: Speculator) -> Callable[..., Any]:
@@ -288,9 +305,9 @@ def _proposing(spec: Speculator) -> Callable[..., Any]:
 
 def _answering(spec: Speculator, all_real: bool) -> Callable[..., Any]:
     def answer(
-        kept: Any, spare: Any, rows: Any, state: Any, rest: Any, fields: Any, kinds: Any, sources: Any, entry: Any
+        kept: Any, rows: Any, state: Any, rest: Any, fields: Any, kinds: Any, sources: Any, entry: Any
     ) -> Any:
-        spec.verifier.kept, spec.verifier.spare = kept, spare
+        spec.verifier.kept = kept
         proposed = Proposed(*fields)
         table = spec.verifier.answer(proposed, kinds, sources, entry, rows, all_real)
         moves, after, through = spec.moves(rest, table, unrolled=True)
@@ -322,7 +339,7 @@ def _leaves(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, Kept):
-        return _leaves([value.store, value.before])
+        return _leaves([value.store, value.spare, value.before])
     if hasattr(value, "keys") and hasattr(value, "values") and hasattr(value, "row_count"):
         return _leaves([value.keys, value.values, value._positions])
     if isinstance(value, Mapping):

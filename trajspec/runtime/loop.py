@@ -98,14 +98,15 @@ def drive(
     device: torch.device | str = "cpu",
     halt: Halt | None = None,
     keep_path: bool = True,
-    compiled: Any = None,
+    compiler: Any = None,
+    auto: Any = None,
 ) -> Generator[StepEvent, None, Outputs]:
     """Run `plan` on numpy `rows` with a torch denoiser, an event a step; returns the rows and the cost of the batch.
 
     A row costs calls while it is live; finished rows leave the batch. `halt(row, canvas)` may end a row between steps
     (stop strings); it reads the device. Raises TrajspecError naming row, position and step when logits are no numbers,
-    and when a policy commits nothing for ever; nothing of the step that failed is kept. `compiled`: the compiled steps
-    of the plan (`runtime.compiled`), None: eager ones.
+    and when a policy commits nothing for ever; nothing of the step that failed is kept. `compiler` gives compiled
+    steps (`runtime.compiled`), None: they are eager. `auto`: who chooses the states a call (`rounds.Auto`).
     """
     if plan.base is not None:
         from .rounds import drive_rounds
@@ -113,16 +114,16 @@ def drive(
         return (
             yield from drive_rounds(
                 plan, model, rows, inputs=inputs, pad_id=pad_id, device=device, halt=halt, keep_path=keep_path,
-                compiled=compiled,
+                compiler=compiler, auto=auto,
             )
         )
-    least = compiled.padded(max(len(row.tokens) for row in rows)) if compiled is not None else 0
+    least = compiler.padded(max(len(row.tokens) for row in rows)) if compiler is not None else 0
     # In the mode of the steps: a graph tells tensors made in it from others.
     with torch.inference_mode():
         batch = stack(rows, pad_id=pad_id, device=device, least=least)
         bound = bind_inputs(plan, batch, stack_inputs(plan, rows, inputs, device, least))
         all_real = all(len(row.tokens) == batch.tokens.shape[-1] for row in rows)
-        state = _Batch(plan, model, bound, start(plan, bound), all_real, compiled)
+        state = _Batch(plan, model, bound, start(plan, bound), all_real, compiler)
     costs = [Cost() for _ in rows]
     total = Cost()
     paths: list[list[tuple[Canvas, Canvas, int]]] = [[] for _ in rows]
@@ -168,10 +169,10 @@ class _Batch:
 
     def __init__(
         self, plan: Plan, model: Any, bound: Mapping[Value, Any], carried: tuple[Any, ...], all_real: bool,
-        compiled: Any = None,
+        compiler: Any = None,
     ) -> None:  # fmt: skip
         self.plan, self.model, self.bound, self.carried, self.all_real = plan, model, bound, carried, all_real
-        self.take = compiled.take if compiled is not None else take
+        self.take = compiler(plan).take if compiler is not None else take
         self.size = carried[0].tokens.shape[0]
         self.forward = cached_forward(plan)
         self.kept: Kept | None = None

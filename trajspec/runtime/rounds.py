@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +18,16 @@ from ..ir.plan import Plan
 from .ahead import Move, Round, Speculator
 from .batch import differs, map_leaves, of_rows, pick, put, stack, stack_inputs, unstack
 from .loop import Cost, Halt, Outputs, RowRun, StepEvent, Storing, changes
-from .step import start
+from .planner import Planner, Sampler
+from .step import start, take
+
+
+@dataclass
+class Auto:
+    """Plans of one base with different numbers of states a call, by that number, and who chooses between them."""
+
+    planner: Planner | Sampler
+    plans: Mapping[int, Plan]
 
 
 class _Rows:
@@ -41,19 +52,26 @@ def drive_rounds(
     device: torch.device | str = "cpu",
     halt: Halt | None = None,
     keep_path: bool = True,
-    compiled: Any = None,
+    compiler: Any = None,
+    auto: Auto | None = None,
 ) -> Generator[StepEvent, None, Outputs]:
-    """`loop.drive` for a speculated plan: the same events, rows and paths as its base gives, from fewer calls."""
-    least = compiled.padded(max(len(row.tokens) for row in rows)) if compiled is not None else 0
+    """`loop.drive` for a speculated plan: the same events, rows and paths as its base gives, from fewer calls.
+
+    With `auto` every round runs the plan that its planner chooses, or the base's own step; `plan` is one of them.
+    """
+    least = compiler.padded(max(len(row.tokens) for row in rows)) if compiler is not None else 0
     # In the mode of the rounds: a graph tells tensors made in it from others.
     with torch.inference_mode():
         batch = stack(rows, pad_id=pad_id, device=device, least=least)
         bound = bind_inputs(plan, batch, stack_inputs(plan, rows, inputs, device, least))
         carried = start(plan, bound)
         all_real = bool((batch.position >= 0).all())
-        spec = Speculator(plan, model, batch)
-    base = spec.base
-    storing = Storing(base, model, spec.verifier.kept)
+        first = Speculator(plan, model, batch)
+        kept = first.verifier.kept
+        specs = {} if auto is None else {n: Speculator(p, model, batch, kept) for n, p in auto.plans.items()}
+    base = first.base
+    step = take if compiler is None or auto is None else compiler(base).take
+    storing = Storing(base, model, kept)
     told = _Rows(len(rows))
     total = Cost()
     patience, most = idle_limit(base, batch.tokens.shape[-1]), step_limit(batch.tokens.shape[-1])
@@ -62,28 +80,54 @@ def drive_rounds(
         base_known = {value: bound[mine] for value, mine in zip(base.inputs, plan.inputs, strict=True)}
         storing.finished(live, base_known, carried[: len(base.starts)], told.costs, total)
         ended: set[int] = set()
+        chosen = None if auto is None else auto.planner.choose()
+        spec = first if chosen is None else specs.get(chosen, first)
         # A decision that is made again is made in a call without hypothetical states, as the base makes it.
         for group in _apart(live, carried[-1].alone):
             index = None if len(group) == len(rows) else torch.tensor(group, device=batch.tokens.device)
             mine, inside = of_rows(bound, carried, index)
-            # Not around the caller's code: what the loop yields to must not run in this mode.
-            with torch.inference_mode():
-                if compiled is None:
-                    made = spec.round(inside, mine, group, index, all_real)
+            rounds: Iterator[tuple[list[int], Round]]
+            if chosen == 1:
+                rounds = spec.alone(inside, mine, group, index, all_real, step)
+            else:
+                rounds = _whole(spec, compiler, inside, mine, group, index, all_real)
+            while True:
+                # Not around the caller's code: what the loop yields to must not run in this mode.
+                with torch.inference_mode():
+                    numbers, made = next(rounds, ([], None))
+                if made is None:
+                    break
+                part = [group[number] for number in numbers]
+                _count(told, total, part, made)
+                for move in made.moves:
+                    yield from _report(spec, move, part, told, ended, halt, keep_path, patience, most)
+                done = made.carried[0].done[:, 0].tolist()
+                ended |= {row for row, over in zip(part, done, strict=True) if over}
+                if auto is not None and chosen is not None:
+                    went = torch.stack([move.went for move in made.moves]).sum(0).tolist()
+                    for states, taken, over, kind in zip(made.states, went, done, made.kinds, strict=True):
+                        auto.planner.saw(chosen, taken if over else states, taken, kind)
+                if len(part) == len(rows):
+                    carried = made.carried
                 else:
-                    made = compiled.round(spec, inside, mine, group, index, all_real)
-            _count(told, total, group, made)
-            for move in made.moves:
-                yield from _report(spec, move, group, told, ended, halt, keep_path, patience, most)
-            done = made.carried[0].done[:, 0].tolist()
-            ended |= {row for row, over in zip(group, done, strict=True) if over}
-            carried = made.carried if index is None else put(carried, index, made.carried)
+                    carried = put(carried, torch.tensor(part, device=batch.tokens.device), made.carried)
+        if auto is not None:
+            auto.planner.done()
         live = [row for row in live if row not in ended]
     runs = []
     for row in range(len(rows)):
         canvas, meters = told.final.get(row) or (unstack(carried[0], row), _meters(carried[-1], row))
         runs.append(RowRun(canvas, told.costs[row], told.paths[row], row in told.halted, meters))
     return runs, total
+
+
+def _whole(
+    spec: Speculator, compiler: Any, known: Mapping[Value, Any], carried: Sequence[Any], group: Sequence[int],
+    index: Tensor | None, all_real: bool,
+) -> Iterator[tuple[list[int], Round]]:  # fmt: skip
+    """One round of all rows of the group."""
+    run = spec.round if compiler is None else partial(compiler(spec.plan).round, spec)
+    yield list(range(len(group))), run(known, carried, group, index, all_real)
 
 
 def _apart(live: Sequence[int], alone: Tensor) -> list[list[int]]:
@@ -94,12 +138,10 @@ def _apart(live: Sequence[int], alone: Tensor) -> list[list[int]]:
 
 def _count(told: _Rows, total: Cost, live: Sequence[int], made: Round) -> None:
     """A packed call is one call, with all its rows and positions; its kind is that of the row, had it run alone."""
-    costs = made.layout.cost(made.sizes)
-    names = []
-    for row, cost, states, is_due in zip(live, costs, made.layout.states, made.layout.due, strict=True):
-        names.append("verify" if states > 1 else "refresh" if is_due else "step")
-        told.costs[row].add(names[-1], *cost)
-    total.add("verify" if "verify" in names else names[0], *(sum(part) for part in zip(*costs, strict=True)))
+    for row, kind, cost in zip(live, made.kinds, made.costs, strict=True):
+        told.costs[row].add(kind, *cost)
+    kind = "verify" if "verify" in made.kinds else made.kinds[0]
+    total.add(kind, *(sum(part) for part in zip(*made.costs, strict=True)))
 
 
 def _report(

@@ -130,16 +130,15 @@ class Opened:
 class Verifier:
     """The meaning of `verify` on a batch; holds what is kept of its rows between calls."""
 
-    def __init__(self, verify: Node, model: Any, x: Canvas) -> None:
+    def __init__(self, verify: Node, model: Any, x: Canvas, kept: Kept | None = None) -> None:
         self.model, self.vocab_size = model, x.allowed.shape[-1]
         self.base: Plan = verify.attributes["of"]
         self.forward = ahead.forward_of(self.base)
         self.lookahead: str = verify.attributes["lookahead"]
         self.kept: Kept | None = None
-        self.spare: Any = None
         if self.forward.op.name == "forward_cached":
             attrs = self.forward.attributes
-            self.kept = Kept(model, x, attrs["view"], attrs["size"])
+            self.kept = kept or Kept(model, x, attrs["view"], attrs["size"])
         #: What a state of the base consists of: what it carries, then its task inputs.
         self.names = (*self.base.carried, *self.base.inputs[1:])
         self._asked = Program([arg for arg in self.forward.args if arg is not None], self.names)
@@ -392,7 +391,7 @@ class Verifier:
         if kept.view == "block_causal" and "child" in kinds:
             opened = self._stored_ahead(x, where, names, kinds["child"], width)
             seen = kept.compose_fill(opened.rows, opened.canvas, opened.where)
-            parts.append(kept.part(opened.canvas, seen, self.spare, opened.rows, keep=True))
+            parts.append(kept.part(opened.canvas, seen, kept.ahead(), opened.rows, keep=True))
             sizes["store"] = (1, seen.columns.shape[1])
         stored = len(parts)
         for kind, index in kinds.items():
@@ -406,7 +405,7 @@ class Verifier:
                 before = None if kept.before is None else kept.before.index_select(0, at)
             elif kept.view != "block_causal":
                 before = _from_refresh(refreshes["refresh" if kind == "fresh" else "open"], sources[kind])
-            store = self._spare() if kind in ("open", "child") else kept.store
+            store = kept.ahead() if kind in ("open", "child") else kept.store
             parts.append(kept.part(canvas, seen, store, at, keep=whole, before=before))
             told.append((kind, seen, canvas, block))
         answers = self.model.packed(parts)
@@ -416,7 +415,7 @@ class Verifier:
             if kind == "refresh":
                 kept.note_refresh(part.rows, first_of(answer, block))
             elif kind == "open":
-                opened = Opened(part.rows, self.spare, canvas, block, first_of(answer, block))
+                opened = Opened(part.rows, kept.ahead(), canvas, block, first_of(answer, block))
             full = answer if kind in ("refresh", "open") else spread(answer, seen)
             found.append(finish(canvas, full, seen.computed, predict_mask))
             sizes[kind] = (1, part.tokens.shape[1])
@@ -431,15 +430,8 @@ class Verifier:
         # The finished blocks are alike in all states of a row.
         index = torch.tensor([one[row] for row in sorted(one)], device=names.device)
         rows = names.index_select(0, index // width)
-        self._spare().put(rows, kept.store.part(rows))
-        return Opened(rows, self.spare, pick((x,), index)[0], where.index_select(0, index), None)
-
-    def _spare(self) -> Any:
-        """Where refreshes of later blocks go until the walk has passed them."""
-        assert self.kept is not None
-        if self.spare is None:
-            self.spare = self.model.new_store(self.kept.store.row_count, self.kept.length)
-        return self.spare
+        kept.ahead().put(rows, kept.store.part(rows))
+        return Opened(rows, kept.ahead(), pick((x,), index)[0], where.index_select(0, index), None)
 
     def enter(self, opened: Opened, through: Tensor, rows: Tensor | None) -> None:
         """Keep the refreshes that the trajectory went through."""

@@ -56,11 +56,18 @@ class Kept:
         count, self.length = x.tokens.shape
         self.model, self.view = model, view
         self.size = min(size or self.length, self.length)
-        self.store = model.new_store(count, self.length)
+        self.store, self.spare = model.new_store(count, self.length), None
+        self._new_store = model.new_store
         # Logits of the block's first entry at the last refresh, for families whose logits are shifted.
         self.before: Tensor | None = None
         # block_causal: how many blocks are stored, and from which tokens.
         self.filled, self.stored = torch.zeros_like(x.start[:, 0]), torch.full_like(x.tokens, -1)
+
+    def ahead(self) -> Any:
+        """A store of the same size, where what opens later blocks goes until the trajectory has passed it."""
+        if self.spare is None:
+            self.spare = self._new_store(self.store.row_count, self.length)
+        return self.spare
 
     def tensors(self) -> list[Tensor]:
         """What calls write in place."""
