@@ -122,7 +122,7 @@ def test_streams_and_files(tmp_path, capsys):
     [
         (
             ["--nodes", "4"],
-            "--nodes 4: nothing is drafted; give --draft tree, chain, frozen, FILE.json or FILE.py:NAME",
+            "--nodes 4: nothing is drafted; give --draft auto, tree, chain, frozen, FILE.json or FILE.py:NAME",
         ),
         (["--draft", "none", "--require-exact"], "--require-exact: nothing is drafted"),
         (["--draft", "FILE:number"], "has no drafter 'number'; it has: letters, nonsense"),

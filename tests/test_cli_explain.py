@@ -131,7 +131,7 @@ def test_witnesses_are_replayed(name, capsys):
         (["--draft", "mine.py:x"], "--draft mine.py:x: there is no file mine.py"),
         (
             ["--nodes", "4"],
-            "--nodes 4: nothing is drafted; give --draft tree, chain, frozen, FILE.json or FILE.py:NAME",
+            "--nodes 4: nothing is drafted; give --draft auto, tree, chain, frozen, FILE.json or FILE.py:NAME",
         ),
         (["--draft", "none", "--nodes", "4"], "--nodes 4: nothing is drafted"),
         (["--draft", "chain", "--nodes", "0"], "nodes is 0"),

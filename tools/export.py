@@ -1,9 +1,10 @@
-"""Writes and reads the bundled model in the layout of the public LLaDA checkpoints."""
+"""Writes and reads the bundled models: in the layout of the public LLaDA checkpoints, and of transformers' Llama."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -53,6 +54,34 @@ def llada_config(c: TinyConfig, special: Mapping[str, int]) -> dict[str, object]
     }
 
 
+def llama_config(c: TinyConfig, special: Mapping[str, int]) -> dict[str, object]:
+    """The config.json of a causal Llama of these sizes."""
+    return {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": c.vocab_size,
+        "hidden_size": c.d_model, "intermediate_size": c.mlp_hidden_size, "num_hidden_layers": c.n_layers,
+        "num_attention_heads": c.n_heads, "num_key_value_heads": c.n_heads, "head_dim": c.d_model // c.n_heads,
+        "hidden_act": "silu", "max_position_embeddings": c.max_sequence_length, "rms_norm_eps": c.rms_norm_eps,
+        "rope_theta": c.rope_theta, "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False,
+        "pad_token_id": special[tokenizer.PAD], "eos_token_id": special[tokenizer.EOS],
+        "bos_token_id": special[tokenizer.BOS],
+    }
+
+
+def save_causal(model: TinyModel, directory: Path, dtype: torch.dtype = torch.bfloat16) -> None:
+    """As `save`, for a model trained on the next token: what `AutoModelForCausalLM.from_pretrained` reads."""
+    tokenizer.save(directory, model.config.max_sequence_length)
+    known = tokenizer.build()
+    special = {name: known.token_to_id(name) for name in tokenizer.SPECIAL}
+    (directory / "config.json").write_text(json.dumps(llama_config(model.config, special), indent=1) + "\n")
+    weights = {}
+    for name, value in model.named_parameters():
+        for pattern, ours in LLAMA_NAMES.items():
+            renamed, changed = re.subn(pattern, ours, PREFIX + name)
+            if changed:
+                weights[renamed] = value.detach().to(dtype).contiguous()
+    (directory / "model.safetensors").write_bytes(serialize(weights, metadata={"format": "pt"}))
+
+
 def save(model: TinyModel, directory: Path, dtype: torch.dtype = torch.bfloat16) -> None:
     """Writes config.json, model.safetensors, tokenizer.json and tokenizer_config.json."""
     tokenizer.save(directory, model.config.max_sequence_length)
@@ -88,7 +117,8 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--raw", action="store_true", help="the latest weights instead of their moving average")
     args = parser.parse_args()
-    save(from_checkpoint(args.checkpoint, args.raw), args.directory)
+    objective = torch.load(args.checkpoint, weights_only=True)["objective"]
+    (save_causal if objective == "next" else save)(from_checkpoint(args.checkpoint, args.raw), args.directory)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -30,7 +31,8 @@ def drive_job(
     if job.compile:
         from .runtime.compiled import Compiler
 
-        compiler = Compiler(job.model, capture="graph" if job.model.device.type == "cuda" else "none")
+        capture: Any = "graph" if job.model.device.type == "cuda" else "none"
+        compiler = Compiler(job.model, capture=capture, announce=logging.getLogger("trajspec").info)
     auto = None
     if job.speculation.auto and (plan is None or plan is job.plan):
         from .planning import planned

@@ -22,6 +22,8 @@ from .speculation import Speculation, choose
 
 Prompt = str | Sequence[int]
 DEFAULT_LENGTH = 128
+_KEPT = 64
+_PLANS: dict[tuple[Any, ...], Plan] = {}
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,15 @@ def _plan(
     if policy.settings.get("eos_id", 0) is None and len(eos) == 1:
         options.setdefault("eos_id", eos[0])
     policy, unused = settle(policy, options)
-    return policy.name, policy.plan(view), dict(policy.settings), unused
+    if isinstance(chosen, Policy):
+        return policy.name, policy.plan(view), dict(policy.settings), unused
+    # A policy of the library reads nothing but its settings, so that its plan can be kept.
+    key = (policy.name, compat, view, repr(sorted(policy.settings.items())))
+    if key not in _PLANS:
+        if len(_PLANS) >= _KEPT:
+            _PLANS.clear()
+        _PLANS[key] = policy.plan(view)
+    return policy.name, _PLANS[key], dict(policy.settings), unused
 
 
 def _items(prompts: Any, attention: Any) -> list[Prompt]:

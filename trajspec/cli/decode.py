@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from typing import Any
 
@@ -28,6 +29,7 @@ def add(commands: Any) -> None:
     decode.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end a row where this is written")
     decode.add_argument("--dtype", choices=["float32", "bfloat16", "float64", "float16"], default="float32")
     decode.add_argument("--device", default="cpu")
+    decode.add_argument("--compile", action="store_true", help="compile the steps first: for long runs")
     decode.add_argument("--raw", action="store_true", help="continue PROMPT as it is, without the chat template")
     decode.add_argument("--stream", action="store_true", help="print a single text while it is decoded")
     decode.add_argument("--json", action="store_true", help="one JSON object a row")
@@ -80,6 +82,10 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         given = getattr(args, name)
         if given is not None:
             options[name] = given
+    if args.compile:
+        options["compile"] = True
+        logging.basicConfig(format="trajspec: %(message)s")
+        logging.getLogger("trajspec").setLevel(logging.INFO)
     return options | drafting(args)
 
 
@@ -119,8 +125,9 @@ def _show_cost(row: Any) -> None:
     if row.drafter != "none":
         drafts = f" ({row.base_steps} base steps, {row.accepted} of {row.drafted} drafted states used)"
         draft = f", draft {row.drafter} {row.nodes}"
+    compiling = f" and {row.compile_seconds:.1f} s to compile" if row.compile_seconds else ""
     print(
         f"[{row.answer_tokens} tokens in {row.calls} calls, {row.tokens_per_call:.2f} a call{drafts}; "
         f"{row.rows} rows, {row.positions} positions; {row.finish_reason}; {row.policy}{view}{draft}; "
-        f"{row.seconds:.2f} s]"
+        f"{row.seconds:.2f} s{compiling}]"
     )

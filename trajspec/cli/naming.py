@@ -40,7 +40,8 @@ def draft_options(parser: argparse.ArgumentParser) -> None:
     """Add the options about speculation."""
     drafts = parser.add_argument_group("speculation: the policy's own result, in fewer calls")
     drafts.add_argument(
-        "--draft", metavar="none|frozen|chain|tree|FILE.json|FILE.py:NAME", help="states to look at ahead of time"
+        "--draft", metavar="none|auto|frozen|chain|tree|FILE.json|FILE.py:NAME",
+        help="states to look at ahead of time; auto: the tree, as far as it pays on this machine",
     )
     drafts.add_argument("--nodes", type=int, metavar="N", help="states a call, the present one included (default: 8)")
     drafts.add_argument(
@@ -88,7 +89,7 @@ def drafting(args: argparse.Namespace) -> dict[str, Any]:
             name, value = next(iter(told.items()))
             shown = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
             raise TrajspecError(
-                f"{shown}: nothing is drafted; give --draft tree, chain, frozen, FILE.json or FILE.py:NAME"
+                f"{shown}: nothing is drafted; give --draft auto, tree, chain, frozen, FILE.json or FILE.py:NAME"
             )
         return {}
     accept = args.accept or "base"

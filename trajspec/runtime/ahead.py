@@ -17,7 +17,7 @@ from ..ir.errors import TrajspecError
 from ..ir.nodes import Value, walk
 from ..ir.plan import Plan
 from ..ir.query import FLOOR
-from .batch import differs, keep, of_rows
+from .batch import differs, first_of, keep, of_rows
 from .meanings import MEANINGS
 from .program import Program
 from .query import no_numbers
@@ -243,7 +243,7 @@ class Speculator:
         if self.verifier.lookahead == "cheap":
             same = self._states(table, x) & table.stale
             match = torch.where(match.any(-1, keepdim=True), match, same)
-        return match.to(torch.uint8).argmax(-1), match.any(-1)
+        return first_of(match), match.any(-1)
 
     @staticmethod
     def _states(table: Evaluated, x: Canvas) -> Tensor:
@@ -278,7 +278,8 @@ class Speculator:
         if told["budget"] is not None:
             allowed = allowed & (held.sum_tv < told["budget"])
         # The one with most new tokens, the first of equals.
-        best = torch.where(allowed, size, 0).argmax(-1)
+        most = torch.where(allowed, size, 0)
+        best = first_of(most == most.amax(-1, keepdim=True))
         jump = allowed.any(-1)
         pick_ = best[:, None, None].expand(-1, 1, x.tokens.shape[-1])
         jumped = x._replace(tokens=table.tokens.gather(1, pick_)[:, 0], masked=table.masked.gather(1, pick_)[:, 0])

@@ -150,6 +150,14 @@ def differs(x: Canvas, y: Canvas) -> Tensor:
     return (x.tokens != y.tokens) | (x.masked != y.masked)
 
 
+def first_of(flags: Tensor) -> Tensor:
+    """int64 [...]: where the first set flag of the last axis is, 0 where none is."""
+    # No argmax: which of equals it takes is left open on some devices, and torch.compile got one of bytes wrong.
+    size = flags.shape[-1]
+    places = torch.arange(size, device=flags.device)
+    return torch.where(flags, places, size).amin(-1) % size
+
+
 def put(values: Sequence[Any], rows: Tensor, parts: Sequence[Any]) -> tuple[Any, ...]:
     """Carried values with `parts` in the rows `rows`."""
 

@@ -16,13 +16,13 @@ from ..ir.errors import TrajspecError
 from ..ir.nodes import Node
 from ..ir.plan import Plan
 from ..ir.query import Query
-from .batch import map_leaves, pick
+from .batch import first_of, map_leaves, pick
 from .meanings.canvas import stopped
 from .packed import Before, Part
 from .program import Program
 from .query import ask, check_logits, finish, no_numbers
 from .step import Recorder
-from .views import Kept, Seen, first_of, next_cache, shown, spread
+from .views import Kept, Seen, at_first, next_cache, shown, spread
 
 
 @dataclass
@@ -349,7 +349,7 @@ class Verifier:
             alone = (entry_masked == x.masked).all(-1)
             opens = (later & alone & exists.flatten()).unflatten(0, (count, width))
             some = opens.any(-1)
-            chosen = opens.to(torch.uint8).argmax(-1)
+            chosen = first_of(opens)
 
             def of_entry(plane: Tensor) -> Tensor:
                 rows = plane.unflatten(0, (count, width))
@@ -413,9 +413,9 @@ class Verifier:
         for (kind, seen, canvas, block), answer, part in zip(told, answers[stored:], parts[stored:], strict=True):
             check_logits(answer, part.tokens, canvas.allowed.shape[-1])
             if kind == "refresh":
-                kept.note_refresh(part.rows, first_of(answer, block))
+                kept.note_refresh(part.rows, at_first(answer, block))
             elif kind == "open":
-                opened = Opened(part.rows, kept.ahead(), canvas, block, first_of(answer, block))
+                opened = Opened(part.rows, kept.ahead(), canvas, block, at_first(answer, block))
             full = answer if kind in ("refresh", "open") else spread(answer, seen)
             found.append(finish(canvas, full, seen.computed, predict_mask))
             sizes[kind] = (1, part.tokens.shape[1])
@@ -454,7 +454,7 @@ class Verifier:
 def _from_refresh(told: tuple[int, Tensor], source: Tensor) -> Any:
     """What gives a window its `before`: the logits of its row's refresh, an earlier part, at the block's start."""
     number, block = told
-    return lambda out: first_of(out[number], block).index_select(0, source)
+    return lambda out: at_first(out[number], block).index_select(0, source)
 
 
 def _checked(x: Canvas, draft: Draft, held: Held) -> tuple[Draft, Tensor]:

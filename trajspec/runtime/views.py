@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..ir.canvas import Cache, Canvas
 from ..ir.errors import TrajspecError
+from .batch import first_of
 from .packed import Before, Part
 from .query import finish, front
 
@@ -36,9 +37,9 @@ def spread(logits: Tensor, seen: Seen) -> Tensor:
     return out.masked_fill(~seen.computed[..., None], math.nan)
 
 
-def first_of(logits: Tensor, where: Tensor) -> Tensor:
+def at_first(logits: Tensor, where: Tensor) -> Tensor:
     """The logits [n, V] at the first entry of the block `where`, from those of a whole canvas [n, L, V]."""
-    first = where.to(torch.uint8).argmax(-1)
+    first = first_of(where)
     return logits.gather(1, first[:, None, None].expand(-1, 1, logits.shape[-1]))[:, 0]
 
 
@@ -78,7 +79,7 @@ class Kept:
         """A call on the whole canvas, which is kept. Logits [n, L, V], and where they are no numbers."""
         seen = self.compose(x, where, refresh=True)
         logits = self._call(rows, x, seen.columns, seen.exists, seen.keys, None)
-        self.note_refresh(rows, first_of(logits, where))
+        self.note_refresh(rows, at_first(logits, where))
         return finish(x, logits, seen.computed, predict_mask)
 
     def note_refresh(self, rows: Tensor | None, before: Tensor) -> None:
