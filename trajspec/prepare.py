@@ -97,7 +97,7 @@ def prepare(model: Any, prompts: Any, options: Mapping[str, Any]) -> Job:
     allowed, inputs, attention = pop("allowed", None), pop("inputs", None), pop("attention_mask", None)
     models = pop("models", None)
     view = choose_view(rest)
-    speculation = choose(rest, declared)
+    speculation = choose(rest, declared, view not in (None, "full"))
     name, base, settings, unused = _plan(rest, infill, eos, view)
     loaded = with_further(loaded, models, base.models, name)
     plan = speculation.apply(base)

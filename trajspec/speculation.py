@@ -9,6 +9,7 @@ from typing import Any
 
 from .ir import Plan, TrajspecError
 from .ir.drafter import Drafter
+from .methods import method
 from .passes import speculate
 from .passes.speculate import named
 
@@ -55,18 +56,24 @@ class Speculation:
         return settings | {"require_exact": self.strict}
 
 
-def choose(options: dict[str, Any], declared: frozenset[str] = frozenset()) -> Speculation:
+def choose(
+    options: dict[str, Any], declared: frozenset[str] = frozenset(), cached: bool = False
+) -> Speculation:
     """The speculation that `options` ask for; its options (`OPTIONS`) are taken out of them.
 
-    Names in `declared` are parameters of the policy and stay. draft: None or "none"; "auto", the tree with a
-    planner; the name of a drafter; a
-    `Drafter`; the path of a calibrated one (FILE.json); True is "tree".
+    `cached`: the view is a cached one. Names in `declared` are parameters of the policy and stay. draft: None or
+    "none"; "auto", the tree with a planner; the name of a drafter, or of a published method (`methods`); a `Drafter`;
+    the path of a calibrated one (FILE.json); True is "tree".
     Raises TrajspecError for values that make no sense, and for settings without a drafter.
     """
     given = {name: options.pop(name) for name in OPTIONS if name in options and name not in declared}
     draft = given.pop("draft", None)
     auto = draft == "auto" if isinstance(draft, str) else False
     draft = "tree" if auto else draft
+    known = method(draft) if isinstance(draft, str) else None
+    if known is not None:
+        draft = known.drafter
+        given.setdefault("lookahead", known.lookahead if cached else None)
     drafter = _drafter(draft)
     given = {name: value for name, value in given.items() if value is not None}
     if drafter is None:
