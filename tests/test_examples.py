@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 # What each must print; a new example needs a line here.
 SHOWS = {
+    "add_a_policy.py": ["#### 27", "same path: True", "not refuted after 200 cases"],
     "add_an_op.py": ["front = beside(masked(x))", "8 calls", "committed at"],
     "antibody_at_half_the_calls.py": ["the policy alone: 19 calls", "10 calls, 68 rows", "47% fewer calls"],
     "break_and_check.py": ["NOT REFUTED after 300", "state 1 is a_, the base has _a", "trajspec explain C8b"],

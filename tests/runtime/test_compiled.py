@@ -14,7 +14,7 @@ from trajspec.runtime import compiled as module
 from trajspec.runtime.capture import Captured
 from trajspec.runtime.compiled import Compiled, CompiledRounds
 from trajspec.runtime.loop import run
-from trajspec.runtime.lower import lower, step_source
+from trajspec.runtime.lower import lower
 
 FURTHER = {name for name, policy in POLICIES.items() if policy.plan().models}
 PROMPTS = [[1, 2, 3, 4, 5], [6, 7], [8] * 9]
@@ -53,7 +53,7 @@ def outcome(job, steps=None):
 def test_every_policy_lowers_and_runs_as_one_function(network, name):
     job = job_of(network, policy=name)
     steps = Compiled(job.plan, backend="none")
-    assert f"def body(ask, prompt, {job.plan.carried_names[0]}" in step_source(job.plan)
+    assert f"def body(ask, prompt, {job.plan.carried_names[0]}" in ts.step_source(job.plan)
     paths, cost = outcome(job, steps)
     expected, calls = outcome(job)
     assert paths == expected and cost.calls == calls.calls and len(steps.graphs) > 0

@@ -17,7 +17,7 @@ from .query import finish, front
 
 class Seen(NamedTuple):
     """What one call computes of each row: `columns` int64 [n, W] of the canvas, of which `exists` are meant; `keys`
-    bool [n, S], the slots that it reads; `computed` bool [n, L], where its logits count."""
+    bool [n, S] or, entry by entry, [n, W, S], the slots that it reads; `computed` bool [n, L], where logits count."""
 
     columns: Tensor
     exists: Tensor
@@ -56,6 +56,8 @@ class Kept:
             )
         count, self.length = x.tokens.shape
         self.model, self.view = model, view
+        #: Whether raw logits predict the next entry.
+        self.shifted: bool = getattr(getattr(model, "denoise", None), "shifted", False)
         self.size = min(size or self.length, self.length)
         self.store, self.spare = model.new_store(count, self.length), None
         self._new_store = model.new_store
@@ -116,8 +118,20 @@ class Kept:
             number, opened = x.position // self.size, self._open(x, where)[:, None]
             # The whole block, also where a policy's own window is a part of it: its keys are read.
             asked, keys = real & (number == opened), real & (number <= opened)
+            if self.shifted:
+                # The block's first entry is predicted by the entry before it, which sees its own block and no more.
+                return self._after(real & (number == opened - 1), asked, number, keys, computed)
         columns = front(asked, width)
         return Seen(columns, asked.gather(-1, columns), self._keys(keys), computed)
+
+    def _after(self, before: Tensor, asked: Tensor, number: Tensor, keys: Tensor, computed: Tensor) -> Seen:
+        """A call on a block `asked` and on the last entry of the block `before` it."""
+        last = before & ~torch.nn.functional.pad(before[:, 1:], (0, 1))
+        asked = asked | last
+        columns = front(asked, min(self.size + 1, self.length))
+        mine = number.gather(-1, columns)
+        sees = keys[:, None, :] & (number[:, None, :] <= mine[:, :, None])
+        return Seen(columns, asked.gather(-1, columns), self._keys(sees), computed)
 
     def part(self, x: Canvas, seen: Seen, store: Any, rows: Tensor, keep: bool = False, before: Before = None) -> Part:
         """The states `x` as rows of a packed call, on the rows `rows` of `store`."""
