@@ -1,4 +1,4 @@
-"""Families that see whole blocks, from checkpoints in their published layout: SDAR and Fast-dLLM v2.
+"""Families that see whole blocks, from checkpoints in their published layout: SDAR, Fast-dLLM v2 and LLaDA2.
 
 What their networks compute is written here once more in plain torch, from the papers' description and the published
 weight names, and shares nothing with transformers or the library.
@@ -17,16 +17,25 @@ import trajspec as ts
 from trajspec.runtime.models import FAMILIES
 
 WIDTH, HEADS, KEY_HEADS, DEPTH, MLP, LAYERS, VOCAB, MASK = 32, 4, 2, 16, 48, 2, 40, 39
+EXPERTS, CHOSEN, GROUPS, CHOSEN_GROUPS, EXPERT_MLP, SCALE = 8, 3, 4, 2, 24, 2.5
 SIZES = {
     "vocab_size": VOCAB, "hidden_size": WIDTH, "intermediate_size": MLP, "num_hidden_layers": LAYERS,
     "num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS, "max_position_embeddings": 128,
-    "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False, "mask_token_id": MASK,
-    "eos_token_id": 1, "pad_token_id": 0, "use_sliding_window": False,
+    "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False,
+    "mask_token_id": MASK, "eos_token_id": 1, "pad_token_id": 0, "use_sliding_window": False,
 }  # fmt: skip
 LAYOUTS = {
     "sdar": {"architectures": ["SDARForCausalLM"], "model_type": "sdar", "head_dim": DEPTH, "attention_bias": False},
     "fast_dllm_v2": {
         "architectures": ["Fast_dLLM_QwenForCausalLM"], "model_type": "Fast_dLLM_Qwen", "bd_size": 32, "head_dim": 8
+    },
+    "llada2": {
+        "architectures": ["LLaDA2MoeModelLM"], "model_type": "llada2_moe", "head_dim": DEPTH,
+        "partial_rotary_factor": 0.5,
+        "num_experts": EXPERTS, "num_shared_experts": 1, "num_experts_per_tok": CHOSEN, "n_group": GROUPS,
+        "topk_group": CHOSEN_GROUPS, "moe_intermediate_size": EXPERT_MLP, "first_k_dense_replace": 1,
+        "routed_scaling_factor": SCALE, "norm_topk_prob": True, "score_function": "sigmoid", "use_qk_norm": True,
+        "use_qkv_bias": False, "use_bias": False, "moe_router_enable_expert_bias": True,
     },
 }  # fmt: skip
 
@@ -38,7 +47,7 @@ def weights_of(name, seed=0):
     def random(*shape):
         return torch.randn(*shape, generator=made) * 0.3
 
-    depth = DEPTH if name == "sdar" else WIDTH // HEADS
+    depth = WIDTH // HEADS if name == "fast_dllm_v2" else DEPTH
     out = {"model.embed_tokens.weight": random(VOCAB, WIDTH), "lm_head.weight": random(VOCAB, WIDTH)}
     out["model.norm.weight"] = 1 + random(WIDTH)
     for layer in range(LAYERS):
@@ -48,13 +57,57 @@ def weights_of(name, seed=0):
             if name == "fast_dllm_v2":
                 out[f"{at}self_attn.{title}_proj.bias"] = random(rows * depth)
         out[f"{at}self_attn.o_proj.weight"] = random(WIDTH, HEADS * depth)
-        if name == "sdar":
+        if name != "fast_dllm_v2":
             out[f"{at}self_attn.q_norm.weight"] = 1 + random(depth)
             out[f"{at}self_attn.k_norm.weight"] = 1 + random(depth)
         for title, shape in (("gate", (MLP, WIDTH)), ("up", (MLP, WIDTH)), ("down", (WIDTH, MLP))):
             out[f"{at}mlp.{title}_proj.weight"] = random(*shape)
         out[f"{at}input_layernorm.weight"] = 1 + random(WIDTH)
         out[f"{at}post_attention_layernorm.weight"] = 1 + random(WIDTH)
+    return out if name != "llada2" else renamed(out, random)
+
+
+def renamed(weights, random):
+    """The same under LLaDA2's names, with experts in place of the second layer's MLP."""
+    out = {}
+    for key, value in weights.items():
+        title = key.replace("embed_tokens", "word_embeddings").replace("self_attn.o_proj", "attention.dense")
+        title = title.replace("self_attn.q_norm", "attention.query_layernorm")
+        title = title.replace("self_attn.k_norm", "attention.key_layernorm")
+        joined = any(f"self_attn.{part}_proj" in key for part in "qkv")
+        if "layers.1.mlp" not in key and not joined:
+            out[title] = value
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}."
+        parts = [weights[f"{at}self_attn.{part}_proj.weight"] for part in "qkv"]
+        out[f"{at}attention.query_key_value.weight"] = torch.cat(parts)
+    at = "model.layers.1.mlp."
+    out[f"{at}gate.weight"], out[f"{at}gate.expert_bias"] = random(EXPERTS, WIDTH), random(EXPERTS)
+    for place in [f"experts.{number}" for number in range(EXPERTS)] + ["shared_experts"]:
+        for title, shape in (("gate", (EXPERT_MLP, WIDTH)), ("up", (EXPERT_MLP, WIDTH)), ("down", (WIDTH, EXPERT_MLP))):
+            out[f"{at}{place}.{title}_proj.weight"] = random(*shape)
+    return out
+
+
+def mlp(x, w, at):
+    gated = F.silu(F.linear(x, w[f"{at}gate_proj.weight"])) * F.linear(x, w[f"{at}up_proj.weight"])
+    return F.linear(gated, w[f"{at}down_proj.weight"])
+
+
+def experts(x, w):
+    """LLaDA2's mixture: groups by the sum of their two best scores, then the best experts in the chosen groups."""
+    out = mlp(x, w, "mlp.shared_experts.")
+    for number, row in enumerate(x):
+        score = torch.sigmoid(w["mlp.gate.weight"] @ row)
+        biased = score + w["mlp.gate.expert_bias"]
+        best = biased.view(GROUPS, -1).sort(-1, descending=True).values[:, :2].sum(-1)
+        groups = best.argsort(descending=True)[:CHOSEN_GROUPS].tolist()
+        size = EXPERTS // GROUPS
+        there = [e for e in range(EXPERTS) if e // size in groups]
+        chosen = sorted(there, key=lambda e: -float(biased[e]))[:CHOSEN]
+        total = sum(float(score[e]) for e in chosen)
+        for e in chosen:
+            out[number] += SCALE * float(score[e]) / total * mlp(row, w, f"mlp.experts.{e}.")
     return out
 
 
@@ -72,23 +125,30 @@ def norm(x, weight):
 
 def plain(weights, tokens, visible, name):
     """Logits [T, V] about their own position: what the family's network computes of `tokens` [T]."""
-    depth = DEPTH if name == "sdar" else WIDTH // HEADS
+    depth = WIDTH // HEADS if name == "fast_dllm_v2" else DEPTH
+    turning = depth // 2 if name == "llada2" else depth
     length = len(tokens)
-    x = weights["model.embed_tokens.weight"][tokens]
-    angle = torch.arange(length)[:, None] * 10000.0 ** (-torch.arange(0, depth, 2) / depth)
+    x = weights["model.word_embeddings.weight" if name == "llada2" else "model.embed_tokens.weight"][tokens]
+    angle = torch.arange(length)[:, None] * 10000.0 ** (-torch.arange(0, turning, 2) / turning)
     cos, sin = torch.cat([angle, angle], -1).cos(), torch.cat([angle, angle], -1).sin()
 
     def turned(y):
+        y, rest = y[..., :turning], y[..., turning:]
         first, second = y.chunk(2, -1)
-        return y * cos[:, None] + torch.cat([-second, first], -1) * sin[:, None]
+        return torch.cat([y * cos[:, None] + torch.cat([-second, first], -1) * sin[:, None], rest], -1)
 
     for layer in range(LAYERS):
         w = {key.split(f"layers.{layer}.")[1]: value for key, value in weights.items() if f"layers.{layer}." in key}
         h = norm(x, w["input_layernorm.weight"])
-        q, k, v = (
-            F.linear(h, w[f"self_attn.{t}_proj.weight"], w.get(f"self_attn.{t}_proj.bias")).view(length, -1, depth)
-            for t in "qkv"
-        )
+        if name == "llada2":
+            joint = F.linear(h, w["attention.query_key_value.weight"]).view(length, -1, depth)
+            q, k, v = joint.split([HEADS, KEY_HEADS, KEY_HEADS], 1)
+            q, k = norm(q, w["attention.query_layernorm.weight"]), norm(k, w["attention.key_layernorm.weight"])
+        else:
+            q, k, v = (
+                F.linear(h, w[f"self_attn.{t}_proj.weight"], w.get(f"self_attn.{t}_proj.bias")).view(length, -1, depth)
+                for t in "qkv"
+            )
         if name == "sdar":
             q, k = norm(q, w["self_attn.q_norm.weight"]), norm(k, w["self_attn.k_norm.weight"])
         q, k = turned(q), turned(k)
@@ -96,12 +156,11 @@ def plain(weights, tokens, visible, name):
         scores = torch.einsum("qhd,khd->hqk", q, k) / depth**0.5
         mixed = scores.masked_fill(~visible, -torch.inf).softmax(-1)
         out = torch.einsum("hqk,khd->qhd", mixed, v).reshape(length, -1)
-        x = x + F.linear(out, w["self_attn.o_proj.weight"])
+        x = x + F.linear(out, w["attention.dense.weight" if name == "llada2" else "self_attn.o_proj.weight"])
         h = norm(x, w["post_attention_layernorm.weight"])
-        gated = F.silu(F.linear(h, w["mlp.gate_proj.weight"])) * F.linear(h, w["mlp.up_proj.weight"])
-        x = x + F.linear(gated, w["mlp.down_proj.weight"])
+        x = x + (experts(h, w) if "mlp.gate.weight" in w else mlp(h, w, "mlp."))
     logits = F.linear(norm(x, weights["model.norm.weight"]), weights["lm_head.weight"])
-    return logits if name == "sdar" else torch.cat([logits[:1], logits[:-1]])
+    return torch.cat([logits[:1], logits[:-1]]) if name == "fast_dllm_v2" else logits
 
 
 def in_blocks(length, size):
@@ -160,7 +219,8 @@ def test_blocks_on_kept_keys_are_the_network_s_own(tmp_path, name, size, draft):
 
 @pytest.mark.parametrize(
     ("name", "policy"),
-    [("sdar", "sdar_dynamic"), ("sdar", "sdar_static"), ("sdar", "sdar_sequential"), ("fast_dllm_v2", "fastdllm_v2")],
+    [("sdar", "sdar_dynamic"), ("sdar", "sdar_static"), ("sdar", "sdar_sequential"), ("fast_dllm_v2", "fastdllm_v2"),
+     ("llada2", "sglang_low_confidence"), ("llada2", "sglang_joint_threshold")],
 )
 def test_their_policies_run(tmp_path, name, policy):
     save(tmp_path, name)
@@ -177,7 +237,7 @@ def test_what_is_not_computed_is_refused(tmp_path, name):
     with pytest.raises(ts.TrajspecError, match=f"mask id {VOCAB} is outside the vocabulary"):
         ts.load_model(str(tmp_path))
     save(tmp_path, name, architectures=["LlamaForCausalLM"])
-    with pytest.raises(ts.TrajspecError, match="supported are .*SDARForCausalLM, Fast_dLLM_QwenForCausalLM"):
+    with pytest.raises(ts.TrajspecError, match="supported are .*SDARForCausalLM, .*LLaDA2MoeModelLM"):
         ts.load_model(str(tmp_path))
     weights = save(tmp_path, name)
     del weights["model.norm.weight"]

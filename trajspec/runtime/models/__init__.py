@@ -16,6 +16,7 @@ from trajspec.runtime.models.family import Family, load_family
 from trajspec.runtime.models.fast_dllm_v2 import FAST_DLLM_V2
 from trajspec.runtime.models.fill_mask import ARCHITECTURES, load_fill_mask
 from trajspec.runtime.models.llada import LLADA
+from trajspec.runtime.models.llada2 import LLADA2
 from trajspec.runtime.models.loading import Checkpoint, find_checkpoint
 from trajspec.runtime.models.sdar import SDAR
 
@@ -31,7 +32,7 @@ def load_tiny(dtype: torch.dtype, place: torch.device) -> Model:
 KNOWN: dict[str, Callable[[torch.dtype, torch.device], Model]] = {"tiny": load_tiny, "antiberty": load_antiberty}
 """Names that need no path, each with what loads it."""
 
-FAMILIES: dict[str, Family] = {family.architecture: family for family in (LLADA, DREAM, SDAR, FAST_DLLM_V2)}
+FAMILIES: dict[str, Family] = {family.architecture: family for family in (LLADA, DREAM, SDAR, FAST_DLLM_V2, LLADA2)}
 """Completion models, by the architecture that their config.json names."""
 
 

@@ -28,7 +28,8 @@ def _never(config: Mapping[str, Any]) -> bool:
 class Family:
     """What a checkpoint's own code would say, as values.
 
-    `architecture` and `model_type` are those of its config.json, `network` the class of transformers that computes it,
+    `architecture` and `model_type` are those of its config.json, `network` the class of transformers that computes it
+    (or what gives one),
     `translate(source, config)` that class's config from the content of config.json. `renames` maps patterns of its
     weight names to those of the class. `float32_rotary(config)`: whether positions are rotated in float32 whatever the
     dtype. `shifted`: raw logits predict the next entry. `mask_id` and `eos_ids` hold where the checkpoint names none;
@@ -38,7 +39,7 @@ class Family:
 
     architecture: str
     model_type: str
-    network: str
+    network: str | Callable[[], type]
     translate: Callable[[str, Mapping[str, Any]], PreTrainedConfig]
     mask_id: int
     eos_ids: tuple[int, ...]
@@ -74,7 +75,7 @@ def load_family(family: Family, name: str, checkpoint: Checkpoint, dtype: torch.
         if not all(0 <= i < vocab_size for i in given):
             raise TrajspecError(f"{name}: {what} id {list(given)} is outside the vocabulary of {vocab_size}")
     network = load_network(
-        getattr(transformers, family.network),
+        getattr(transformers, family.network) if isinstance(family.network, str) else family.network(),
         checkpoint,
         dtype,
         device,
