@@ -29,11 +29,11 @@ def translate(source: str, config: Mapping[str, Any]) -> PreTrainedConfig:
     refuse(source, config, COMPUTED)
     require(source, config, (*SIZES, "rope_theta", "num_experts", "num_shared_experts"))
     sizes: dict[str, Any] = {name: config[name] for name in SIZES}
+    sizes["head_dim"] = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     return Glm4MoeConfig(
         **sizes,
         n_routed_experts=config["num_experts"],
         n_shared_experts=config["num_shared_experts"],
-        head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
         norm_topk_prob=True,
         use_qk_norm=True,
         attention_bias=False,
