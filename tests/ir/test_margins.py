@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import trajspec as ts
-from tests.policies.rules import rows, rules
+from tests.policies.rules import ALONE, rows, rules
 from tests.strategies import small_models
 from trajspec.exact.plan_check import same_path
 from trajspec.exact.plans import CHOSEN, PackedNoise, as_they_are, watched
@@ -113,7 +113,7 @@ def test_what_is_not_thin_does_not_change(data: st.DataObject, eps: float) -> No
     model = data.draw(small_models())
     x = data.draw(rows(model))
     try:
-        plan = data.draw(rules()).plan()
+        plan = data.draw(rules(ALONE)).plan()
     except TrajspecError:
         assume(False)
     forward = forward_of(plan)

@@ -9,7 +9,9 @@ from trajspec.ir import TrajspecError, parse
 from trajspec.ir.views import VIEWS
 from trajspec.policies import POLICIES
 
-WITHOUT = {"wino", "dream_maskgit_plus", "dream_topk_margin", "dream_entropy", "dream_origin", "dpad", "apd"}
+WITHOUT = {
+    "wino", "dream_maskgit_plus", "dream_topk_margin", "dream_entropy", "dream_origin", "dpad", "apd", "mdlm", "remdm",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("view", VIEWS)

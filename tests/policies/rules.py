@@ -52,6 +52,11 @@ PARAMETERS: dict[str, st.SearchStrategy] = {
     "apd_mixture_weight": st.sampled_from([None, 0.0, 0.4, 0.7, 1.0]),
     "max_lookahead": st.sampled_from([None, 1, 2, 4]),
     "tokens_per_step": st.sampled_from([1, 3]),
+    "strategy": st.sampled_from(["cap", "rescale", "conf", "loop", "forward_backward", "none"]),
+    "eta": st.sampled_from([0.0, 0.1, 0.5]),
+    "t_on": st.sampled_from([0.55, 0.8]),
+    "t_off": st.sampled_from([0.05, 0.3]),
+    "alpha_on": st.sampled_from([0.5, 0.9]),
     "unmask_strategy": st.sampled_from(["all", "max_conf", "min_kl", "random"]),
 }
 #: Policies that ask one model, which is what can be speculated.
@@ -65,7 +70,7 @@ def rules(draw: st.DrawFn, names: tuple[str, ...] = tuple(POLICIES)) -> Policy:
     """A policy of the library with arbitrary parameters."""
     policy = POLICIES[draw(st.sampled_from(names))]
     settings = {name: draw(PARAMETERS[name]) for name in policy.settings if name not in FIXED}
-    if policy.name.startswith("dream"):
+    if policy.name.startswith("dream") or policy.name in ("mdlm", "remdm"):
         settings["steps"] = settings["steps"] or 6  # the linear schedule has no "one a step"
     if policy.name.startswith("sdar"):
         settings["block_length"] = settings["block_length"] or 6  # its steps share the length of a block

@@ -15,7 +15,10 @@ SMALL = {"block_length": 2, "threshold": 0.5, "steps": None, "low_threshold": 0.
 
 def small(policy):
     """The policy with settings that make several steps of the checker's short canvases."""
-    return policy.bind(**{name: value for name, value in SMALL.items() if name in policy.settings})
+    told = {name: value for name, value in SMALL.items() if name in policy.settings}
+    if policy.settings.get("steps") is not None:
+        told["steps"] = 4  # the linear schedule has no "one a step"
+    return policy.bind(**told)
 
 
 def speculated(policy):

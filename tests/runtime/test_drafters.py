@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.policies.rules import rows, rules
+from tests.policies.rules import ALONE, rows, rules
 from tests.strategies import small_models
 from trajspec.ir import canvas
 from trajspec.ir.drafter import drafter
@@ -33,7 +33,7 @@ def test_full_view(name):
     @settings(max_examples=10, deadline=None)
     def same_rows(data):
         model = data.draw(st.one_of(small_models(), st.integers(0, 999).map(Steady)))
-        base = data.draw(rules()).plan()
+        base = data.draw(rules(ALONE)).plan()
         drafting = DRAFTERS[name](nodes=data.draw(st.integers(1, 6)))
         compare(base, speculate(base, drafting), model, [data.draw(rows(model)) for _ in range(2)])
 

@@ -242,7 +242,7 @@ def test_types_of_values_a_token(dtype):
     for cut in (
         MEANINGS["suppress"](logits, ids=(1,)),
         MEANINGS["top_k"](logits, k=1),
-        MEANINGS["top_p"](logits, p=0.6),
+        MEANINGS["top_p"](logits, p=0.6, crossing=True),
     ):
         assert cut.dtype == kept
         assert torch.isfinite(cut).all() and (cut < FLOOR / 2).any()

@@ -23,6 +23,7 @@ from .fastdllm_v2 import fastdllm_v2
 from .frechet import frechet
 from .klass import klass
 from .llada import llada_low_confidence, llada_random
+from .mdlm import mdlm, remdm
 from .prophet import prophet
 from .wino import wino
 
@@ -51,6 +52,8 @@ POLICIES: dict[str, Policy] = {
         dpad,
         dpad_all_kept,
         apd,
+        mdlm,
+        remdm,
         fastdllm_v2,
         sdar_sequential,
         sdar_static,

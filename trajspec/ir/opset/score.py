@@ -109,15 +109,18 @@ def _share(p: float | None, **_: object) -> None:
         raise TrajspecError(f"p is {p}, expected a probability above 0 and at most 1 (None: no cut)")
 
 
-@op("top_p(logits: logits, *, p: float | None = None) -> logits: logits", check=_share)
-def top_p(logits: np.ndarray, *, p: float | None) -> np.ndarray:
-    """The logits of the likeliest tokens until their sum reaches p; the one that crosses p is kept, the rest is out."""
+@op("top_p(logits: logits, *, p: float | None = None, crossing: bool = True) -> logits: logits", check=_share)
+def top_p(logits: np.ndarray, *, p: float | None, crossing: bool) -> np.ndarray:
+    """The logits of the likeliest tokens until their sum reaches p; the rest is out, never the likeliest.
+
+    The token whose sum crosses p is kept (Dream), or, with `crossing=False`, out as well (ReMDM).
+    """
     if p is None or p >= 1:
         return logits
     order = np.argsort(-exact(logits), axis=-1, kind="stable")
     ranked = np.take_along_axis(softmax.numpy(logits), order, axis=-1)
-    before = np.cumsum(ranked, axis=-1) - ranked
-    out_ranked = before > p
+    upto = np.cumsum(ranked, axis=-1)
+    out_ranked = (upto - ranked if crossing else upto) > p
     out_ranked[..., 0] = False
     out = np.zeros(logits.shape, bool)
     np.put_along_axis(out, order, out_ranked, axis=-1)

@@ -113,7 +113,7 @@ def suppress(logits: Tensor, *, ids: tuple[int, ...]) -> Tensor:
 
 
 @meaning("top_p")
-def top_p(logits: Tensor, *, p: float | None) -> Tensor:
+def top_p(logits: Tensor, *, p: float | None, crossing: bool) -> Tensor:
     """The logits of the likeliest tokens until their sum reaches p."""
     if p is None or p >= 1:
         return logits
@@ -121,8 +121,8 @@ def top_p(logits: Tensor, *, p: float | None) -> Tensor:
     key = wide(logits).masked_fill(logits == 0, 0.0)
     order = key.sort(dim=-1, descending=True, stable=True).indices
     ranked = softmax(logits).gather(-1, order)
-    before = ranked.cumsum(dim=-1) - ranked
-    out = (before > p) & (token_ids(logits) > 0)
+    upto = ranked.cumsum(dim=-1)
+    out = ((upto - ranked if crossing else upto) > p) & (token_ids(logits) > 0)
     return floored(torch.zeros_like(out).scatter(-1, order, out), logits)
 
 
