@@ -23,8 +23,9 @@ from .batch import differs
 from .capture import Captured, Kind
 from .lower import lower
 from .query import ask, no_numbers
+from .states import Proposed
 from .step import Outcome, Recorder, take
-from .verify import Opened, Proposed
+from .verify import Opened
 from .views import Kept, next_cache
 
 #: A canvas is made this much longer at most, so that few lengths have to be compiled.
