@@ -13,6 +13,8 @@ from torch import Tensor
 from ...ir.opset.score import FLOOR
 from .registry import meaning, wide
 
+_KERNEL = (torch.bfloat16, torch.float16, torch.float32)
+
 
 def token_ids(logits: Tensor) -> Tensor:
     """int32 [V]: the ids of the vocabulary, on the device of `logits` (int32: next to logits they are many)."""
@@ -43,6 +45,11 @@ def floored(out: Tensor, logits: Tensor) -> Tensor:
 @meaning("score")
 def score(logits: Tensor) -> tuple[Tensor, Tensor]:
     """The likeliest token and its log probability."""
+    if logits.is_cuda and logits.dtype in _KERNEL and not torch.compiler.is_compiling():
+        from ..kernels.score import score_rows
+
+        told = score_rows(logits.flatten(0, -2))
+        return told.token.view(logits.shape[:-1]), told.log_confidence.view(logits.shape[:-1])
     token = first_max(logits)
     return token, log_prob(logits, token)
 
