@@ -9,7 +9,7 @@ from typing import Any
 
 from .ir import Plan, TrajspecError
 from .ir.drafter import Drafter
-from .methods import method
+from .methods import METHODS, method
 from .passes import speculate
 from .passes.speculate import named
 
@@ -128,7 +128,11 @@ def _drafter(given: Any) -> Drafter | None:
             from .calibration import load_drafter
 
             return load_drafter(given)
-        return named(str(given))
+        try:
+            return named(str(given))
+        except TrajspecError as error:
+            known = ", ".join(METHODS)
+            raise TrajspecError(f"{error}; auto, which chooses; and published methods: {known}") from None
     raise TrajspecError(
         f"draft is {type(given).__name__}; expected 'none', the name of a drafter, a Drafter, or a calibrated FILE.json"
     )

@@ -109,6 +109,18 @@ def test_speculated_with_keyed_noise(name):
     assert certificate.plan_level.name == "BITWISE" and "token" in certificate.noise
 
 
-def test_an_unknown_strategy():
-    with pytest.raises(ts.TrajspecError, match="strategy is 'often', expected one of cap, rescale"):
-        ts.decode(HashModel(1, VOCAB, 4, MASK), [[1]], policy="remdm", strategy="often", gen_length=2)
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"strategy": "often"}, "strategy is 'often', expected one of cap, rescale"),
+        ({"steps": 0}, "steps is 0, expected how many steps"),
+        ({"steps": None}, "steps is None, expected how many steps"),
+        ({"eps": 1.0}, "eps is 1.0, expected a number from 0 to below 1"),
+        ({"eta": "x"}, "eta is 'x', expected a number"),
+        ({"t_off": 0.0}, "expected 0 < t_off < t_on"),
+        ({"t_on": 0.01}, "expected 0 < t_off < t_on"),
+    ],
+)
+def test_settings_that_make_no_schedule(settings, told):
+    with pytest.raises(ts.TrajspecError, match=told):
+        ts.decode(HashModel(1, VOCAB, 4, MASK), [[1]], policy="remdm", gen_length=2, **settings)

@@ -133,8 +133,9 @@ def test_a_bare_denoiser_is_refused():
 
 def test_what_cannot_be_lowered_is_refused(network):
     plan = job_of(network, draft="tree").plan
-    with pytest.raises(TrajspecError, match="give its base fastdllm_threshold"):
-        lower(plan)
+    for make in (lower, ts.step_source):
+        with pytest.raises(TrajspecError, match="give its base fastdllm_threshold"):
+            make(plan)
 
 
 # A captured step

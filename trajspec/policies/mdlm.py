@@ -11,10 +11,25 @@ from ..ir import TrajspecError
 STRATEGIES = ("cap", "rescale", "conf", "loop", "forward_backward", "none")
 
 
+def time_step(steps: Any, eps: Any) -> float:
+    """The width of `steps` steps from time 1 to `eps`. Raises TrajspecError for numbers that make no such grid."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise TrajspecError(f"steps is {steps!r}, expected how many steps there are: a whole number from 1 up")
+    within(eps=eps)
+    return (1 - eps) / steps
+
+
+def within(**given: Any) -> None:
+    """Raise TrajspecError unless all of `given` are numbers from 0 to below 1."""
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+            raise TrajspecError(f"{name} is {value!r}, expected a number from 0 to below 1")
+
+
 @ts.policy
 def mdlm(x, logits, *, steps=128, eps=1e-5):
     """Write each masked position with the chance that its time is now, its token drawn; then all at once (MDLM)."""
-    dt, removal = (1 - eps) / steps, ts.step(x) >= steps
+    dt, removal = time_step(steps, eps), ts.step(x) >= steps
     token = ts.choose(removal, ts.argmax(logits), ts.sample(x, logits, temperature=1.0))
     rate = dt / (1 - ts.step(x) * dt)  # 1 - s / t from t to s = t - dt, on the grid from 1 to eps
     return ts.unmask(x, token, where=ts.masked(x) & ((ts.uniform(x) < rate) | removal))
@@ -50,7 +65,10 @@ def remdm(
     """Write as MDLM does, and mask again, with chance sigma, what was written before (ReMDM)."""
     if strategy not in STRATEGIES:
         raise TrajspecError(f"strategy is {strategy!r}, expected one of {', '.join(STRATEGIES)}")
-    dt, removal = (1 - eps) / steps, ts.step(x) >= steps
+    within(eta=eta, t_on=t_on, t_off=t_off, alpha_on=alpha_on)
+    if not 0 < t_off < t_on:
+        raise TrajspecError(f"t_off is {t_off} and t_on {t_on}, expected 0 < t_off < t_on: time runs from 1 to 0")
+    dt, removal = time_step(steps, eps), ts.step(x) >= steps
     if top_p is not None:
         logits = ts.top_p(logits, p=top_p, crossing=False)
     token = ts.choose(removal, ts.argmax(logits), ts.sample(x, logits, temperature=1.0))

@@ -41,8 +41,6 @@ def lower(plan: Plan) -> Lowered:
     Raises TrajspecError for a speculated plan, whose rounds are made of several steps of its base, and for an op that
     has no torch meaning.
     """
-    if plan.base is not None:
-        raise TrajspecError(f"plan {plan.name}: what is lowered is a base plan's step; give its base {plan.base.name}")
     writer = _Writer(plan)
     source = writer.source()
     space: dict[str, Any] = {"KINDS": KINDS, "keep": keep, "like": like, "differ": _differ, **writer.meanings}
@@ -65,6 +63,10 @@ def _differ(cache: Any, where: Any) -> Any:
 
 class _Writer:
     def __init__(self, plan: Plan) -> None:
+        if plan.base is not None:
+            raise TrajspecError(
+                f"plan {plan.name}: what is lowered is a base plan's step; give its base {plan.base.name}"
+            )
         self.plan = plan
         self.meanings: dict[str, Any] = {}
         self.asked: list[Node] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -69,7 +68,7 @@ def evaluate(values: Sequence[Value], known: Mapping[Value, Any], call: Any = No
     `call(node, operands)` answers forwards. Raises TrajspecError for an op without a meaning here.
     """
     table = dict(known)
-    for item in _ordered(tuple(values)):
+    for item in walk(values):
         if item.results[0] in table:
             continue
         data = [None if arg is None else table[arg] for arg in item.args]
@@ -81,11 +80,6 @@ def evaluate(values: Sequence[Value], known: Mapping[Value, Any], call: Any = No
         outs = out if len(item.results) > 1 else (out,)
         table.update(zip(item.results, outs, strict=True))
     return table
-
-
-@lru_cache(maxsize=1024)
-def _ordered(values: tuple[Value, ...]) -> tuple[Node, ...]:
-    return tuple(walk(values))
 
 
 def _meaning(item: Node, data: Sequence[Any]) -> Any:
