@@ -23,6 +23,8 @@ def token_ids(logits: Tensor) -> Tensor:
 
 def first_max(values: Tensor) -> Tensor:
     """int64 [...]: index of the largest entry of the last axis, the lowest among equals; the first NaN if any."""
+    if values.device.type == "cpu" and not torch.compiler.is_compiling():
+        return values.max(dim=-1).indices  # the lowest of equals there, in one pass
     best = (values == values.amax(dim=-1, keepdim=True)) | values.isnan()
     return torch.where(best, token_ids(values), values.shape[-1] - 1).amin(dim=-1).long()
 
@@ -32,7 +34,11 @@ def log_prob(logits: Tensor, token: Tensor) -> Tensor:
     logits = wide(logits)
     top = logits.amax(dim=-1)
     own = logits.gather(-1, token[..., None])[..., 0] - top
-    each = torch.where(token_ids(logits) == token[..., None], 0.0, torch.exp(logits - top[..., None]))
+    each = torch.exp(logits - top[..., None])
+    if torch.compiler.is_compiling():
+        each = torch.where(token_ids(logits) == token[..., None], 0.0, each)
+    else:
+        each.scatter_(-1, token[..., None], 0.0)  # the same values, without another pass
     return own - torch.log1p(torch.expm1(own) + each.sum(dim=-1))
 
 
