@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from ...ir.opset.score import FLOOR
+from ..kernels.score import score_rows
 from .registry import meaning, wide
-
-_KERNEL = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def token_ids(logits: Tensor) -> Tensor:
@@ -50,11 +49,9 @@ def floored(out: Tensor, logits: Tensor) -> Tensor:
 
 @meaning("score")
 def score(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The likeliest token and its log probability."""
-    if logits.is_cuda and logits.dtype in _KERNEL and not torch.compiler.is_compiling():
-        from ..kernels.score import score_rows
-
-        told = score_rows(logits.flatten(0, -2))
+    """The likeliest token and its log probability; on a GPU by the kernel, which gives token 0 for NaN."""
+    if logits.is_cuda:
+        told = score_rows(logits.flatten(0, -2), None)
         return told.token.view(logits.shape[:-1]), told.log_confidence.view(logits.shape[:-1])
     token = first_max(logits)
     return token, log_prob(logits, token)
