@@ -57,6 +57,10 @@ FAULTS = {
     ),
     "dinfer_credit": "The prediction of the mask id is committed, and its loop then never ends.",
     "apd": "The published temperature acts twice (T squared).",
+    "diffusion_gemma": (
+        "transformers' `generate` draws from the global generator, and rows that have ended go on drawing, so a row "
+        "depends on its batch; compiled, it keeps the first call's entropy bound for all later ones."
+    ),
     "fastdllm_v2": "A prompt of exactly one block is never shown to the model.",
 }
 
@@ -104,7 +108,11 @@ def entry(policy: Policy) -> str:
     assert module is not None
     certificate = speculated(policy)
     if isinstance(certificate, str):
-        drawn, exact = "yes", f"none: {certificate}"
+        nodes = list(policy.plan().nodes())
+        noisy = {item.op.name for item in nodes} & {"uniform", "gumbel", "uniform_of"} or any(
+            item.op.name == "sample" and item.attributes["temperature"] > 0 for item in nodes
+        )
+        drawn, exact = "no" if noisy else "yes", f"none: {certificate}"
     else:
         drawn = f"no: noise keyed by {certificate.noise}" if certificate.noise else "yes"
         level = certificate.plan_level.name

@@ -11,6 +11,7 @@ from typing import Any
 from .ir import Canvas, Plan, Policy, TrajspecError, canvas, parse
 from .ir.errors import OptionError
 from .ir.interpret import bind_inputs
+from .ir.nodes import Node
 from .ir.noise import row_seed
 from .ir.opset.read import block_numbers
 from .options import canonical, choose_policy, choose_view, flag, settle
@@ -82,7 +83,8 @@ def prepare(model: Any, prompts: Any, options: Mapping[str, Any]) -> Job:
         raise TrajspecError(f"mask_id={mask_id}, but the mask id of {loaded.name} is {loaded.mask_id}")
     length = pop("gen_length", None)
     infill = flag(rest, "infill", False) or (loaded.kind == "infill" and length is None)
-    default = 0 if infill else DEFAULT_LENGTH
+    open_length = getattr(loaded, "canvas", None)
+    default = 0 if infill else open_length or DEFAULT_LENGTH
     gen_length = default if length is None else _whole("gen_length", length, least=0)
     stop = _stop_strings(pop("stop", None), loaded, infill)
     given = rest.get("eos_id") if "eos_id" in declared else pop("eos_id", None)
@@ -97,6 +99,9 @@ def prepare(model: Any, prompts: Any, options: Mapping[str, Any]) -> Job:
     allowed, inputs, attention = pop("allowed", None), pop("inputs", None), pop("attention_mask", None)
     models = pop("models", None)
     view = choose_view(rest)
+    if rest.get("policy") is None and open_length is not None:
+        rest["policy"] = getattr(loaded, "policy", None)
+        rest.setdefault("block_length", open_length)
     speculation = choose(rest, declared, view not in (None, "full"))
     name, base, settings, unused = _plan(rest, infill, eos, view)
     loaded = with_further(loaded, models, base.models, name)
@@ -112,6 +117,7 @@ def prepare(model: Any, prompts: Any, options: Mapping[str, Any]) -> Job:
             "true token: the second look would confirm everything. Take a policy without twins (not WINO), or another "
             "model"
         )
+    _check_soft(loaded, name, nodes, gen_length, infill, compiles)
     items = [_spoken(loaded, item) for item in _items(prompts, attention)]
     job = Job(
         loaded, name, plan, settings, unused, infill, gen_length, ends, stop, keep_path, view, compiles, speculation
@@ -363,6 +369,40 @@ def _allowed(model: Any, allowed: Mapping[int, Any] | None, prefix: int) -> dict
                 f"allowed: position {position!r:.40} with {ids!r:.40}; expected a position and ids, whole numbers both"
             ) from None
     return table
+
+
+def _check_soft(
+    model: Any, name: str, nodes: Sequence[Node], gen_length: int, infill: bool, compiles: bool
+) -> None:
+    """Raise TrajspecError unless a plan shows logits beside tokens exactly to a model that reads them."""
+    softens = any(node.op.name == "soften" for node in nodes)
+    if isinstance(model, Bare):
+        if softens and not model.reads_soft:
+            raise TrajspecError(
+                f"policy {name} shows the model logits beside tokens (soften), and {model.name} takes (tokens, "
+                "positions, visible) alone; let it take a fourth argument, a trajspec.ir.query.Soft"
+            )
+        return
+    if not (softens or model.canvas):
+        return
+    if not model.canvas:
+        raise TrajspecError(
+            f"policy {name} shows the model logits beside tokens (soften), and {model.name} reads tokens alone; take "
+            "another policy, or a DiffusionGemma model"
+        )
+    if not softens:
+        raise TrajspecError(
+            f"{model.name} reads its last prediction beside the tokens, and policy {name} does not show it; take "
+            f"policy={model.policy}, or one of your own whose query is ts.soften(...)"
+        )
+    if infill or gen_length % model.canvas or gen_length == 0:
+        given = "infill" if infill else f"gen_length is {gen_length}"
+        raise TrajspecError(
+            f"{given}, and {model.name} writes whole canvases of {model.canvas} tokens; give a gen_length that is a "
+            "multiple of it"
+        )
+    if compiles:
+        raise TrajspecError(f"compile=True: the steps of {model.name} run eagerly only; leave compile out")
 
 
 def _check_steps(job: Job) -> None:

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import trajspec as ts
+from tests.policies.rules import OF_TOKENS
 from tests.strategies import small_models
 from trajspec.exact.tabular import HashModel
 from trajspec.ir import TrajspecError
@@ -17,7 +18,7 @@ from trajspec.policies import POLICIES
 from .test_eager import SMALL, canvases
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", OF_TOKENS)
 @given(data=st.data())
 @settings(max_examples=12, deadline=2000, suppress_health_check=[HealthCheck.too_slow])
 def test_runs_end_and_leave_what_was_given(name, data):
@@ -43,7 +44,7 @@ def test_runs_end_and_leave_what_was_given(name, data):
     assert all(after is before for after, before in zip(rested, carried, strict=True))
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", OF_TOKENS)
 def test_defaults_end_on_ties(name):
     model = HashModel(0, 5, levels=1)
     model.others = {"ar": model}
@@ -223,5 +224,5 @@ def test_single_impossible_tokens_are_fine():
         return logits
 
     strict.vocab_size, strict.mask_id, strict.others = 4, 3, {"ar": strict}
-    for name in POLICIES:
+    for name in OF_TOKENS:
         assert run(POLICIES[name].plan(), strict, prompt()).canvas.tokens.tolist() == [0, 1, 1, 1, 1]

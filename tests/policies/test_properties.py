@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import trajspec as ts
-from tests.policies.rules import FIXED, PARAMETERS, runs, shelves
+from tests.policies.rules import FIXED, OF_TOKENS, PARAMETERS, runs, shelves
 from tests.strategies import seeds
 from tests.toys import InTorch
 from trajspec.exact.tabular import HashModel
@@ -77,7 +77,7 @@ def go_the_same_way(case: tuple, met: Counter) -> None:
 def test_numpy_and_torch_go_the_same_way():
     met: Counter = Counter()
 
-    for name in POLICIES:
+    for name in OF_TOKENS:
 
         @often(16)
         @given(case=runs(names=(name,), models=shelves()))
@@ -85,7 +85,7 @@ def test_numpy_and_torch_go_the_same_way():
             go_the_same_way(case, met)
 
         compare()
-    assert not [name for name in POLICIES if not met[name]]
+    assert not [name for name in OF_TOKENS if not met[name]]
     for fact in ("several steps", "ended early", "mask id given", "several at once", "filled in", "allowed", "ties"):
         assert met[fact] >= 5, (fact, met)
 
@@ -116,7 +116,7 @@ def finished(model: Any, policy: Any, row: Canvas) -> tuple[Any, tuple[Any, ...]
     raise AssertionError("the run does not end")
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", OF_TOKENS)
 def test_a_step_on_a_finished_row_changes_nothing(name):
     @often(8)
     @given(case=runs(names=(name,)))
@@ -246,4 +246,4 @@ def test_seeds_alone_decide_the_noise():
 
 def test_every_parameter_is_drawn():
     drawn = {*PARAMETERS, *FIXED}
-    assert {name for policy in POLICIES.values() for name in policy.settings} <= drawn
+    assert {setting for name in OF_TOKENS for setting in POLICIES[name].settings} <= drawn

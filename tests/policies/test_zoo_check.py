@@ -25,7 +25,7 @@ def speculated(policy):
     try:
         return speculate(policy, "tree")
     except TrajspecError:
-        return None  # asks a further model
+        return None  # asks a further model, or shows it logits
 
 
 DETERMINISTIC = [

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trajspec as ts
-from tests.policies.rules import ALONE, rows, rules
+from tests.policies.rules import ALONE, OF_TOKENS, rows, rules
 from tests.strategies import small_models
 from trajspec.exact.tabular import FunctionModel, HashModel
 from trajspec.ir import Canvas, Plan, canvas
@@ -25,7 +25,7 @@ from trajspec.runtime.denoiser import Bare, FromNumpy
 from trajspec.runtime.loop import RowRun, run
 
 OWN_VIEW = ("wino", "dpad")
-BLOCKED = tuple(name for name in POLICIES if "block_length" in POLICIES[name].settings and name not in OWN_VIEW)
+BLOCKED = tuple(name for name in OF_TOKENS if "block_length" in POLICIES[name].settings and name not in OWN_VIEW)
 
 
 @drafter

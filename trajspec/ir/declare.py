@@ -54,11 +54,12 @@ def query(function: Callable[..., Any], *, model: str | None = None) -> Any:
     """Declare one more question to the model: `def p(x, logits, blind=ts.query(f))`, with f(x) giving the query.
 
     As the default of `logits` itself it says what the model is shown in place of the canvas. Arguments of `function`
-    that the policy has as well get the policy's settings.
+    that the policy has as well get the policy's settings, histories and task inputs.
 
     `model="ar"` asks a further model of that name, which `decode(models={"ar": ...})` brings, in a call of its own
-    after the first one's: `function` may then also take `logits` and the policy's other arguments by name, and so ask
-    about what the first model said. Raises TrajspecError for a name that is none.
+    after the first one's: `function` may then also take `logits`, and so ask about what the first model said.
+
+    Raises TrajspecError for a name that is none.
     """
     if model is not None and not (isinstance(model, str) and model.isidentifier()):
         raise fail(f"a further model has a name, got {model!r:.60}", "Write for example: ts.query(f, model='ar')")

@@ -51,9 +51,9 @@ class _Counting:
         self.others = {name: _Beside(self, other) for name, other in (getattr(model, "others", None) or {}).items()}
         self._inside = False
 
-    def __call__(self, tokens: Any, positions: Any, visible: Any) -> Any:
+    def __call__(self, tokens: Any, *rest: Any) -> Any:
         self._count(len(tokens), tokens.size)
-        return self.model(tokens, positions, visible)
+        return self.model(tokens, *rest)
 
     def _count(self, rows: int, positions: int) -> None:
         self.calls, self.rows = self.calls + (not self._inside), self.rows + rows
@@ -83,9 +83,9 @@ class _Beside:
         self.owner, self.model = owner, model
         self.vocab_size, self.mask_id = model.vocab_size, model.mask_id
 
-    def __call__(self, tokens: Any, positions: Any, visible: Any) -> Any:
+    def __call__(self, tokens: Any, *rest: Any) -> Any:
         self.owner._count(len(tokens), tokens.size)
-        return self.model(tokens, positions, visible)
+        return self.model(tokens, *rest)
 
 
 def evaluate(values: Sequence[Value], known: dict[Value, Any], model: Any = None) -> dict[Value, Any]:

@@ -17,7 +17,8 @@ class Denoiser(Protocol):
     """Anything that answers queries with logits.
 
     tokens, positions: int64 [R, W]; visible: bool [R, W, W] (entry i may see entry j) or None for everything; the
-    result: float [R, W, V], entry i about position i (a family with shifted logits shifts them back itself).
+    result: float [R, W, V], entry i about position i (a family with shifted logits shifts them back itself). A plan
+    with soft inputs (op `soften`) gives them as a fourth argument, a `Soft`.
     """
 
     vocab_size: int
@@ -26,11 +27,23 @@ class Denoiser(Protocol):
     def __call__(self, tokens: Any, positions: Any, visible: Any) -> Any: ...
 
 
+class Soft(NamedTuple):
+    """What a model is shown beside tokens: logits [..., L, V] at the positions of `where`, bool [..., L].
+
+    `given` bool [..., 1] says whether there are any yet; a call on packed rows has W entries in place of L.
+    """
+
+    logits: Any
+    where: Any
+    given: Any
+
+
 class Query(NamedTuple):
     """A question beside the canvas itself. Arrays [..., L].
 
     `twins` marks where one more mask is asked for, or is None; `size` bounds how many there are in a row. `absent`
-    marks positions that are not in the row at all, or is None. `of` is the canvas that the query was made from.
+    marks positions that are not in the row at all, or is None. `of` is the canvas that the query was made from. `soft`:
+    what is shown beside the tokens, or None.
     """
 
     tokens: Any
@@ -39,6 +52,7 @@ class Query(NamedTuple):
     size: int | None = None
     absent: Any = None
     of: Canvas | None = None
+    soft: Soft | None = None
 
 
 def canvas_of(queries: Sequence[Canvas | Query]) -> Canvas:
@@ -75,7 +89,8 @@ def ask(model: Any, queries: Sequence[Canvas | Query], predict_mask: bool, by: s
     positions = x.position.reshape(-1, length)
     real = positions >= 0
     rows, visible, places = pack(np, _front, flat, positions, real, shown_mask.reshape(-1, 1), bool(real.all()))
-    logits = call(model, rows[0], rows[1], visible, x.allowed.shape[-1])
+    soft = soft_of(np, flat, places)
+    logits = call(model, rows[0], rows[1], visible, x.allowed.shape[-1], soft)
     allowed = x.allowed.reshape(-1, *x.allowed.shape[-2:])
     if predict_mask:
         ids = np.arange(allowed.shape[-1])
@@ -99,9 +114,12 @@ def ask(model: Any, queries: Sequence[Canvas | Query], predict_mask: bool, by: s
     return out
 
 
-def call(model: Denoiser, tokens: np.ndarray, positions: np.ndarray, visible: Any, vocab_size: int) -> np.ndarray:
+def call(
+    model: Any, tokens: np.ndarray, positions: np.ndarray, visible: Any, vocab_size: int, soft: Soft | None = None
+) -> np.ndarray:
     """The logits float64 [R, W, V] of one call; TrajspecError when the answer is of another shape or kind."""
-    logits, expected = real_logits(model(tokens, positions, visible)), (*tokens.shape, vocab_size)
+    answer = model(tokens, positions, visible) if soft is None else model(tokens, positions, visible, soft)
+    logits, expected = real_logits(answer), (*tokens.shape, vocab_size)
     if logits.shape != expected:
         raise TrajspecError(
             f"the model answered with shape {list(logits.shape)}; expected {list(expected)}: [rows, entries, ids]"
@@ -125,9 +143,14 @@ def _flatten(query: Canvas | Query, length: int) -> Query:
         return None if plane is None else plane.reshape(-1, length)
 
     asked = query if isinstance(query, Query) else Query(query.tokens, query.masked, None)
+    soft = asked.soft
+    if soft is not None:
+        logits = soft.logits.reshape(-1, length, soft.logits.shape[-1])
+        soft = Soft(logits, flat(soft.where), np.reshape(soft.given, (-1, 1)))
     return asked._replace(
-        tokens=flat(asked.tokens), masked=flat(asked.masked), twins=flat(asked.twins), absent=flat(asked.absent)
-    )
+        tokens=flat(asked.tokens), masked=flat(asked.masked), twins=flat(asked.twins), absent=flat(asked.absent),
+        soft=soft,
+    )  # fmt: skip
 
 
 def _front(mask: np.ndarray, size: int | None) -> np.ndarray:
@@ -195,6 +218,27 @@ def _thinned(
         rows = slice(number * len(real), (number + 1) * len(real))
         places.append((rows.start, (columns[rows], exists[rows], 0)))
     return (take(xp, tokens, columns), at), exists[:, None, :] & exists[:, :, None], places
+
+
+def soft_of(xp: Any, queries: Sequence[Query], places: Places) -> Soft | None:
+    """The soft inputs of `queries` (arrays [R, L]) as the rows of their call have them; None when there are none.
+
+    Raises TrajspecError when only some queries have them, since the rows of a call are alike.
+    """
+    softs = [query.soft for query in queries]
+    if not any(softs):
+        return None
+    parts = []
+    for soft, (_, at) in zip(softs, places, strict=True):
+        if soft is None:
+            raise TrajspecError("soft inputs go with every query of a call, or with none: ts.soften(...) each of them")
+        if at is not None:
+            columns, exists, _ = at
+            wide = columns[..., None] if xp is np else columns[..., None].expand(-1, -1, soft.logits.shape[-1])
+            logits = xp.take_along_axis(soft.logits, wide, 1) if xp is np else soft.logits.gather(1, wide)
+            soft = Soft(logits, take(xp, soft.where, columns) & exists, soft.given)
+        parts.append(soft)
+    return Soft(*(xp.concatenate(plane) for plane in zip(*parts, strict=True)))
 
 
 def take(xp: Any, values: Any, columns: Any) -> Any:

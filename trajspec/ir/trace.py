@@ -86,7 +86,8 @@ class Policy:
         starts: list[Value] = [prompt]
         inputs: list[Value] = [prompt]
         x = carried_value(0, CANVAS)
-        queries: list[Value] = [x if self.shows is None else self._query(self.shows, x)]
+        told_of = self._told()
+        queries: list[Value] = [x if self.shows is None else self._query(self.shows, x, told_of)]
         slots: list[tuple[str, Any]] = [("logits", 0)]
         for name, declared in self.arguments:
             if isinstance(declared, History):
@@ -102,7 +103,7 @@ class Policy:
                 slots.append(("further", declared))
             else:
                 slots.append(("logits", len(queries)))
-                queries.append(self._query(declared, x))
+                queries.append(self._query(declared, x, told_of))
         first = self._forward(queries)
         answers = self._answers(x, slots, first)
         step, locals_ = self._trace(x, answers)
@@ -129,6 +130,19 @@ class Policy:
             self.name, tuple(inputs), tuple(starts), unfinished(x), step, tuple(names), tuple(locals_), self.doc
         )  # fmt: skip
         return verify(plan)
+
+    def _told(self) -> dict[str, Traced]:
+        """The histories and task inputs by name: what queries may be made from, beside the canvas."""
+        histories = [name for name, declared in self.arguments if isinstance(declared, History)]
+        return {
+            name: Traced(
+                carried_value(1 + histories.index(name), declared.kind)
+                if isinstance(declared, History)
+                else input_value(name, declared.kind)
+            )
+            for name, declared in self.arguments
+            if isinstance(declared, (History, Given))
+        }
 
     def _forward(self, queries: list[Value], by: str | None = None) -> tuple[Value, ...]:
         told = {"predict_mask": self.predict_mask, "by": by}

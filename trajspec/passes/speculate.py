@@ -66,6 +66,11 @@ def draft_and_verify(
     => table = verify(x); y, held = walk(x, table); draft = chain(y, held); x, held = walk(y, verify(y, draft))
     """
     forward = forward_of(base)
+    if any(item.op.name == "soften" for item in base.nodes()):
+        raise TrajspecError(
+            f"plan {base.name} shows the model logits beside tokens (soften): what it will be shown next is not known "
+            "before it has answered, so there is nothing to draft; decode it without draft="
+        )
     view = forward.attributes.get("view", "full")
     if lookahead is None:
         lookahead = "none" if view == "full" else "exact"

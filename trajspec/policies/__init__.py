@@ -8,6 +8,7 @@ from ..ir import Policy, TrajspecError
 from . import compat
 from .apd import apd
 from .blocks import sdar_dynamic, sdar_sequential, sdar_static, sglang_joint_threshold, sglang_low_confidence
+from .diffusion_gemma import diffusion_gemma
 from .dinfer import dinfer_credit, dinfer_hierarchy, dinfer_threshold
 from .dpad import dpad, dpad_all_kept
 from .dream import dream_entropy, dream_maskgit_plus, dream_origin, dream_topk_margin
@@ -60,6 +61,7 @@ POLICIES: dict[str, Policy] = {
         sdar_dynamic,
         sglang_low_confidence,
         sglang_joint_threshold,
+        diffusion_gemma,
     )
 }
 
@@ -97,6 +99,7 @@ ALIASES: dict[str, str] = {
     "adaptive_parallel_decoding": "apd",
     "fast_dllm_v2": "fastdllm_v2",
     "sequential": "sdar_sequential",
+    "diffusiongemma": "diffusion_gemma",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..ir.errors import TrajspecError
-from ..ir.query import real_logits
+from ..ir.query import Soft, real_logits
 from .models import Model, load_model
 from .packed import Part
 from .query import check_logits
@@ -26,9 +27,10 @@ class FromNumpy:
         self.mask_id: int = model.mask_id
         self.others = {name: FromNumpy(other) for name, other in (getattr(model, "others", None) or {}).items()}
 
-    def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
+    def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None, soft: Soft | None = None) -> Tensor:
         shown = None if visible is None else visible.numpy()
-        return torch.from_numpy(real_logits(self.model(tokens.numpy(), positions.numpy(), shown)))
+        beside = () if soft is None else (Soft(*(plane.numpy() for plane in soft)),)
+        return torch.from_numpy(real_logits(self.model(tokens.numpy(), positions.numpy(), shown, *beside)))
 
 
 class ToNumpy:
@@ -41,9 +43,10 @@ class ToNumpy:
         self.others = {name: ToNumpy(other) for name, other in (getattr(model, "others", None) or {}).items()}
 
     @torch.inference_mode()
-    def __call__(self, tokens: Any, positions: Any, visible: Any) -> Any:
+    def __call__(self, tokens: Any, positions: Any, visible: Any, soft: Soft | None = None) -> Any:
         shown = None if visible is None else torch.from_numpy(visible)
-        return self.model(torch.from_numpy(tokens), torch.from_numpy(positions), shown).double().numpy()
+        beside = () if soft is None else (Soft(*(torch.from_numpy(plane) for plane in soft)),)
+        return self.model(torch.from_numpy(tokens), torch.from_numpy(positions), shown, *beside).double().numpy()
 
     @torch.inference_mode()
     def stale(self, tokens: Any, positions: Any, reference: Any, window: Any) -> Any:
@@ -132,6 +135,16 @@ class Bare:
         return getattr(inner, "max_positions", None)
 
     @property
+    def reads_soft(self) -> bool:
+        """Whether the denoiser takes logits beside tokens, as a fourth argument."""
+        inner = self.network.model if isinstance(self.network, FromNumpy) else self.network
+        try:
+            inspect.signature(inner).bind(None, None, None, None)
+        except TypeError:
+            return False
+        return True
+
+    @property
     def device(self) -> torch.device:
         return torch.device(getattr(self.network, "device", "cpu"))
 
@@ -173,8 +186,8 @@ class Bare:
             out.append(self.cached(part.tokens, part.positions, part.slots, store, part.keys, before))
         return out
 
-    def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
-        return self.network(tokens, positions, visible)
+    def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None, *soft: Soft) -> Tensor:
+        return self.network(tokens, positions, visible, *soft)
 
 
 def as_model(model: Any, dtype: torch.dtype | None = None, device: str | torch.device | None = None) -> Model | Bare:

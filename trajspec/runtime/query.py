@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..ir.canvas import Canvas
 from ..ir.errors import TrajspecError
-from ..ir.query import FLOOR, Query, canvas_of, further, nonfinite, pack
+from ..ir.query import FLOOR, Query, canvas_of, further, nonfinite, pack, soft_of
 
 
 def ask(
@@ -36,7 +36,8 @@ def ask(
     real = x.position >= 0
     flat = [query if isinstance(query, Query) else Query(query.tokens, query.masked, None) for query in queries]
     (tokens, positions), visible, places = pack(torch, front, flat, x.position, real, shown_mask, all_real)
-    logits = model(tokens, positions, visible)
+    soft = soft_of(torch, flat, places)
+    logits = model(tokens, positions, visible) if soft is None else model(tokens, positions, visible, soft)
     check_logits(logits, tokens, allowed_size=x.allowed.shape[-1])
     if logits.dtype == torch.float16:
         logits = logits.float()

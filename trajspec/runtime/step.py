@@ -49,9 +49,9 @@ class Recorder:
         self.model, self.rows, self.positions = model, 0, 0
         self.others = {name: Recorder(other) for name, other in (getattr(model, "others", None) or {}).items()}
 
-    def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None) -> Tensor:
+    def __call__(self, tokens: Tensor, *rest: Any) -> Tensor:
         self._note(tokens)
-        return self.model(tokens, positions, visible)
+        return self.model(tokens, *rest)
 
     def cached(self, tokens: Tensor, *rest: Any) -> Tensor:
         self._note(tokens)

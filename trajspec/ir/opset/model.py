@@ -11,7 +11,7 @@ from ..canvas import Canvas
 from ..errors import TrajspecError
 from ..kinds import CONF, LOGITS, Kind
 from ..op import op
-from ..query import Query, ask
+from ..query import Query, Soft, ask
 from .read import whole
 
 
@@ -53,6 +53,24 @@ def absent(x: Canvas | Query, where: Any) -> Query:
     if x.twins is not None:
         raise TrajspecError("twins go with the whole canvas; leave positions out of another query")
     return x._replace(absent=where if x.absent is None else x.absent | where)
+
+
+@op("soften(x: canvas | query, logits: logits, *, where: selection, given: flag) -> query: query")
+def soften(x: Canvas | Query, logits: np.ndarray, *, where: np.ndarray, given: np.ndarray) -> Query:
+    """The query with `logits` shown beside its tokens at the positions of `where`, once they are `given`.
+
+    For models that read what they predicted before (self-conditioning); the positions of `where` are the open part,
+    which such a model tells from finished text.
+    """
+    return softened(x, logits, where, given)
+
+
+def softened(x: Canvas | Query, logits: Any, where: Any, given: Any) -> Query:
+    """`x`, in numpy or torch, with soft inputs. Raises TrajspecError for a query of twins."""
+    query = x if isinstance(x, Query) else Query(x.tokens, x.masked, None, of=x)
+    if query.twins is not None:
+        raise TrajspecError("twins go with the whole canvas; show logits beside another query")
+    return query._replace(soft=Soft(logits, where, given))
 
 
 def _each(kinds: Sequence[Kind], attrs: dict[str, Any]) -> tuple[Kind, ...]:

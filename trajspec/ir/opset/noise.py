@@ -49,3 +49,10 @@ def uniform_of(x: Canvas, number: np.ndarray) -> np.ndarray:
     Keyed by (row seed, role "view", number, position); of `number` the whole part counts.
     """
     return noise.uniform(x.seed, noise.ROLES["view"], np.floor(number).astype(np.int64), x.position)
+
+
+@op("token_at(x: canvas, u: scores) -> token: tokens")
+def token_at(x: Canvas, u: np.ndarray) -> np.ndarray:
+    """The token that a number u from 0 to below 1 stands for: floor(u V), every id of the vocabulary alike."""
+    size = x.allowed.shape[-1]
+    return np.clip(np.floor(u * size).astype(np.int64), 0, size - 1)

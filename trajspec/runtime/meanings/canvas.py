@@ -8,10 +8,10 @@ from torch import Tensor
 
 from ...ir.canvas import Cache, Canvas
 from ...ir.kinds import KINDS
-from ...ir.opset.model import absent
+from ...ir.opset.model import absent, softened
 from ...ir.opset.read import FAR
 from ...ir.query import Query
-from .registry import meaning
+from .registry import Number, meaning
 
 for _name in ("tokens", "masked", "free", "position", "step", "block_step"):
     meaning(_name)(lambda x, name=_name: getattr(x, name))
@@ -121,6 +121,14 @@ def twins(x: Canvas, *, where: Tensor, size: int | None) -> Query:
 def without(x: Canvas | Query, *, where: Tensor) -> Query:
     """The row without the positions of `where`."""
     return absent(x, where)
+
+
+@meaning("soften")
+def soften(x: Canvas | Query, logits: Tensor, *, where: Tensor, given: Number) -> Query:
+    """The query with `logits` shown beside its tokens."""
+    if not isinstance(given, Tensor):
+        given = where.new_full((len(where), 1), bool(given))
+    return softened(x, logits, where, given)
 
 
 @meaning("fill")

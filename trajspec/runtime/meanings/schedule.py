@@ -102,3 +102,10 @@ def uniform_of(x: Canvas, number: Number) -> Tensor:
 def gumbel(x: Canvas) -> Tensor:
     """Gumbel noise at each position."""
     return noise.gumbel(x.seed, ROLES["ord"], x.step, x.position)
+
+
+@meaning("token_at")
+def token_at(x: Canvas, u: Tensor) -> Tensor:
+    """The token that a number from 0 to below 1 stands for."""
+    size = x.allowed.shape[-1]
+    return (u * size).floor().long().clamp(0, size - 1)

@@ -11,6 +11,7 @@ import torch
 from trajspec.ir.errors import TrajspecError
 from trajspec.runtime.models.antiberty import load_antiberty
 from trajspec.runtime.models.base import Codec, Model, Written
+from trajspec.runtime.models.diffusion_gemma import ARCHITECTURE, MODEL_TYPE, load_diffusion_gemma
 from trajspec.runtime.models.dream import DREAM
 from trajspec.runtime.models.family import Family, load_family
 from trajspec.runtime.models.fast_dllm_v2 import FAST_DLLM_V2
@@ -59,6 +60,8 @@ def load_model(
     title = architecture_of(checkpoint)
     if title in FAMILIES:
         return load_family(FAMILIES[title], name, checkpoint, dtype, place)
+    if title == ARCHITECTURE:
+        return load_diffusion_gemma(name, checkpoint, dtype, place)
     return load_fill_mask(title, name, checkpoint, dtype, place)
 
 
@@ -69,6 +72,7 @@ def architecture_of(checkpoint: Checkpoint) -> str:
     """
     supported = {title: architecture.model_type for title, architecture in ARCHITECTURES.items()}
     supported |= {title: family.model_type for title, family in FAMILIES.items()}
+    supported[ARCHITECTURE] = MODEL_TYPE
     named = checkpoint.config.get("architectures") or []
     model_type = checkpoint.config.get("model_type")
     found = [title for title, kind in supported.items() if kind == model_type and (title in named or not named)]

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from trajspec.ir.errors import TrajspecError
+from trajspec.ir.query import Soft
 from trajspec.runtime.packed import Part
 from trajspec.runtime.store import Store
 
-Denoise = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+Denoise = Callable[..., Tensor]
+"""(tokens, positions, visible) -> logits, or (tokens, positions, visible, soft) for a model with soft inputs."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,9 @@ class Model:
     `eos_ids`: empty for "infill". `max_positions`: the longest canvas, frame included; None: no limit. `codec`: None
     for a checkpoint without tokenizer files, which takes and gives token ids only. `network`: the transformers module
     behind `denoise`. `cache`: None where the network cannot work on stored keys. `others`: the further models that a
-    plan may ask beside this one, by name.
+    plan may ask beside this one, by name. `canvas`: for a model that reads its last prediction
+    beside the tokens (op `soften`), how long its open part is; None: it reads tokens alone. `policy`: the one that
+    decodes it when none is named.
     """
 
     name: str
@@ -93,8 +97,12 @@ class Model:
     network: nn.Module
     cache: Cache | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
+    canvas: int | None = None
+    policy: str | None = None
 
-    def __call__(self, tokens: Tensor, positions: Tensor, visible: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, tokens: Tensor, positions: Tensor, visible: Tensor | None = None, soft: Soft | None = None
+    ) -> Tensor:
         """Logits [R, W, V] in `dtype`; entry i's logits predict entry i.
 
         `tokens`, `positions` int64 [R, W] on `device`; `visible` bool [R, W, W] or None, where visible[r, i, j] lets
@@ -102,15 +110,24 @@ class Model:
         is hidden by `visible` alone. A query that sees nothing gets finite logits. Positions are not compared with
         `max_positions` here, since that would read the device: the encode functions do it before any call.
 
-        Raises TrajspecError for shapes or kinds other than these.
+        `soft`: logits shown beside the tokens, for models that read them. Raises TrajspecError for shapes or kinds
+        other than these, and for soft inputs to a model that reads none, or none to one that does.
         """
         self._shape(tokens, positions)
+        if (soft is not None) != (self.canvas is not None):
+            raise TrajspecError(
+                f"{self.name}: it reads its last prediction beside the tokens, which this policy does not show; "
+                "decode with policy=diffusion_gemma, or a policy of your own whose query is ts.soften(...)"
+                if self.canvas is not None
+                else f"{self.name}: it reads tokens alone, and the policy shows it logits as well (ts.soften); "
+                "decode with another policy"
+            )
         if visible is not None and (visible.dtype != torch.bool or visible.shape != (*tokens.shape, tokens.shape[1])):
             raise TrajspecError(
                 f"{self.name}: visible must be bool {[*tokens.shape, tokens.shape[1]]}, "
                 f"got {visible.dtype} {list(visible.shape)}"
             )
-        return self.denoise(tokens, positions, visible)
+        return self.denoise(tokens, positions, visible, *(() if soft is None else (soft,)))
 
     @property
     def supports_cache(self) -> bool:

@@ -115,8 +115,10 @@ def load_network(
     *,
     config: PreTrainedConfig | None = None,
     renames: Mapping[str, str] | None = None,
+    attention: str = IMPLEMENTATION,
 ) -> PreTrainedModel:
-    """`cls` with the checkpoint's weights and the attention hook, frozen, in evaluation mode.
+    """`cls` with the checkpoint's weights and the attention hook, or transformers' own `attention`, frozen, in
+    evaluation mode.
 
     Safetensors where there are any, else `torch.load(weights_only=True)`; from the hub safetensors only, because asking
     it for a pickle makes transformers ask a public service for a conversion. `config` stands in for a config.json that
@@ -138,7 +140,7 @@ def load_network(
             network, info = load(
                 checkpoint.source,
                 dtype=dtype,
-                attn_implementation=IMPLEMENTATION,
+                attn_implementation=attention,
                 weights_only=True,
                 output_loading_info=True,
                 **place,
