@@ -11,6 +11,7 @@ from trajspec.exact.certificate import certify
 from trajspec.exact.tabular import FixedModel, HashModel
 from trajspec.ir import interpret
 from trajspec.passes import speculate
+from trajspec.passes.speculate import named
 from trajspec.policies import POLICIES
 from trajspec.runtime.denoiser import Bare, FromNumpy
 from trajspec.runtime.loop import run
@@ -44,6 +45,20 @@ def test_mdlm(seed):
     model, row = HashModel(seed, VOCAB, 997, MASK), row_of(seed)
     settings = {"steps": [1, 3, 8, 20][seed % 4], "eps": 1e-5}
     assert ours("mdlm", model, row, **settings) == theirs(ancestral.mdlm, model, row, **settings)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_draft_takes_no_more_calls_than_the_published_cache(seed):
+    """The sampler of the paper asks again only when a token changed, and once for what is left."""
+    model, row = HashModel(seed, VOCAB, 997, MASK), row_of(seed)
+    base = POLICIES["mdlm"].bind(steps=60).plan()
+    fast = speculate(base, named("frozen")(nodes=64))
+    (alone,), _ = run(base, Bare(FromNumpy(model)), [row])
+    (mine,), cost = run(fast, Bare(FromNumpy(model)), [row])
+    assert mine.path == alone.path
+    changed = sum(1 for step in alone.path if step)
+    assert cost.calls <= changed + 1 < alone.cost.calls
+    assert interpret.run(fast, model, row).calls == cost.calls
 
 
 @pytest.mark.parametrize("strategy", ["cap", "rescale", "conf", "loop", "forward_backward", "none"])

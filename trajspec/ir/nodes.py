@@ -74,7 +74,8 @@ def exact_key(attr: Attr) -> tuple:
     if isinstance(attr, tuple):
         return ("tuple", *map(exact_key, attr))
     if not isinstance(attr, (int, float, str, bool, type(None))):
-        return ("plan", attr)  # plans are equal by structure
+        # Plans are equal by structure; the text of each, which names its values, is its own.
+        return ("plan", attr, getattr(attr, "text", None))
     return (type(attr).__name__, repr(attr))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from .errors import NOWHERE, TrajspecError
@@ -67,6 +67,11 @@ class Plan:
         from .text import to_text
 
         return to_text(self)
+
+    @cached_property
+    def text(self) -> str:
+        """The plan as text, made once."""
+        return str(self)
 
     def __reduce__(self) -> Any:
         from .parse import parse
