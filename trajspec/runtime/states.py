@@ -26,7 +26,7 @@ from .views import Kept, next_cache, shown
 class Proposed:
     """The states of one round before the call, K entries a row; entry 0 is the root.
 
-    `asked` int64 [R]: places for states; `exists`, `stale` bool [R, K]: states to evaluate, and those looked at under an
+    `asked` int64 [R]: places; `exists`, `stale` bool [R, K]: states to evaluate, and those looked at under an
     older cache; `opening`, `child`: states that open a later block, and states that stand on such a one; `due` bool
     [R]: rows whose root is a refresh; `wrong` bool [R]: rows whose draft no canvas can be; `keys`: what a state's view
     is, tensors [R, K, ...]; `tokens` and `masked` [R, K, L] its canvas; `nodes`: what the base carries in it, and its
