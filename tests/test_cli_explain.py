@@ -12,7 +12,7 @@ from trajspec.cli import main
 from trajspec.exact.certificate import certify
 from trajspec.exact.witnesses import WITNESSES
 from trajspec.ir import Plan, parse
-from trajspec.passes import PASSES, speculate
+from trajspec.passes import SPECULATION, speculate
 from trajspec.passes.speculate import named
 from trajspec.policies import POLICIES
 
@@ -72,9 +72,10 @@ def parts(text: str) -> dict[str, str]:
 )  # fmt: skip
 def test_every_stage_reads_back_and_the_last_is_the_plan(argv, plan, capsys):
     found = parts(printed(capsys, *argv))
-    assert list(found) == ["base", *(f"after {step.__name__}" for step in PASSES), "certificate", "cost"]
-    stages = [parse(text) for text in list(found.values())[: 1 + len(PASSES)]]
-    assert [str(stage) for stage in stages] == list(found.values())[: 1 + len(PASSES)]
+    stages = [f"after {step.__name__}" for step in SPECULATION]
+    assert list(found) == ["base", *stages, "passes", "compiled", "certificate", "cost"]
+    stages = [parse(text) for text in list(found.values())[: 1 + len(SPECULATION)]]
+    assert [str(stage) for stage in stages] == list(found.values())[: 1 + len(SPECULATION)]
     assert stages[0] == plan.base and stages[-1] == plan
     assert [len(list(walks(stage))) for stage in stages] == [0, 2, 1]
     assert " ".join(found["certificate"].split()) == str(certify(plan))
@@ -105,7 +106,7 @@ def test_what_is_approximate_is_said_with_the_line(capsys):
 def test_a_speculated_plan_of_ones_own(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(MINE)
     found = parts(printed(capsys, "--policy", f"{tmp_path}/mine.py:ahead"))
-    assert list(found) == ["plan", "certificate", "cost"]
+    assert list(found) == ["plan", "passes", "compiled", "certificate", "cost"]
     assert parse(found["plan"]).base.name == "two"
     assert main(["explain", "--policy", f"{tmp_path}/mine.py:ahead", "--draft", "chain"]) == 2
     assert "cannot be speculated" in capsys.readouterr().err
@@ -161,3 +162,14 @@ def test_explaining_needs_no_torch():
         "assert main(['explain', 'K1']) == 0; sys.exit(3 if 'torch' in sys.modules else 0)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=300).returncode == 0
+
+
+def test_what_the_passes_do(capsys):
+    found = parts(printed(capsys, "--compile"))
+    assert list(found) == ["passes", "compiled"]
+    assert (
+        "fuse_scores by confidence_of_likeliest, likeliest_scored: 10 -> 9 ops, 2 -> 1 passes over the vocabulary"
+        in found["passes"]
+    )
+    compiled = parse(found["compiled"])
+    assert "token, conf = score(logits)" in found["compiled"] and compiled != POLICIES["fastdllm_threshold"].plan()

@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from .ir import Canvas, Plan
+from .passes import optimise
 from .prepare import Job
 from .report import text_so_far
 from .runtime.loop import Cost, RowRun, StepEvent, drive
@@ -41,9 +42,13 @@ def drive_job(
         longest = max(int(row.canvas.masked.sum()) for row in chosen)
         if isinstance(auto.planner, Planner) and auto.planner.skip(longest // 2):
             auto, plan = None, job.base
+    running = plan or job.plan
+    if compiler is not None and running.base is None:
+        # Exact rules only; what is named in the result and compared with is the plan as it was written.
+        running, _ = optimise(running)
     before = compiler.seconds if compiler else 0.0
     runs, total = yield from drive(
-        plan or job.plan, job.model, [row.canvas for row in chosen], inputs=[row.inputs for row in chosen],
+        running, job.model, [row.canvas for row in chosen], inputs=[row.inputs for row in chosen],
         pad_id=job.model.pad_id, device=job.model.device, halt=reached_stop if job.stop else None,
         keep_path=job.keep_path, compiler=compiler, auto=auto,
     )  # fmt: skip

@@ -20,6 +20,7 @@ def add(commands: Any) -> None:
     explain.add_argument("witness", nargs="?", metavar="WITNESS", help="an id that a certificate names, such as C1")
     policy_options(explain)
     draft_options(explain)
+    explain.add_argument("--compile", action="store_true", help="show what the passes make of the plan to be compiled")
     explain.set_defaults(run=run)
 
 
@@ -28,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     settings, drafts = settings_of(args), drafting(args)
     if args.witness is not None:
         others = [name for name in ("policy", "compat", "cache", "draft") if getattr(args, name) is not None]
+        others += ["compile"] if args.compile else []
         others += [name.replace("_", "-") for name in settings]
         if others:
             raise TrajspecError(f"explain {args.witness} prints a witness; --{others[0]} goes with a policy")
@@ -39,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if drafts.pop("require_exact", False):
         raise TrajspecError("--require-exact is about a run, and explain runs nothing; use it with decode")
     if not drafts and base.base is None:
-        print(base, end="")
+        print("\n".join(_changes(base)) if args.compile else str(base), end="")
         return 0
     print("\n".join(_report(base, drafts)))
     return 0
@@ -67,7 +69,7 @@ def _base(args: argparse.Namespace, settings: dict[str, Any]) -> Plan:
 def _report(base: Plan, drafts: dict[str, Any]) -> Iterator[str]:
     """The plan after each pass, each a whole text that reads back, then the certificate and the cost of the last."""
     from ..exact.certificate import certify
-    from ..passes import PASSES
+    from ..passes import SPECULATION
     from ..passes.cost import SYMBOLS
     from ..speculation import choose
 
@@ -76,10 +78,11 @@ def _report(base: Plan, drafts: dict[str, Any]) -> Iterator[str]:
     if drafts:
         chosen = choose(dict(drafts))
         assert chosen.drafter is not None
-        for number, step in enumerate(PASSES):
+        for number, step in enumerate(SPECULATION):
             made = (chosen.drafter, chosen.lookahead, True, dict(chosen.walk)) if number == 0 else ()
             plan = step(plan, *made)
             yield from _part(f"after {step.__name__}: {_sentence(step)}", plan)
+    yield from _changes(base)
     certificate = certify(plan)
     yield "# certificate"
     yield from textwrap.wrap(str(certificate), _WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -90,6 +93,18 @@ def _report(base: Plan, drafts: dict[str, Any]) -> Iterator[str]:
     yield from (f"{name:<{width}} = {formula}" for name, formula in formulas.items())
     letters = {str(symbol) for formula in formulas.values() for symbol in formula.free_symbols}
     yield from (f"{name:<{width}} : {meaning}" for name, meaning in SYMBOLS.items() if name in letters)
+
+
+def _changes(base: Plan) -> Iterator[str]:
+    """What each pass does to the base when its steps are compiled, and the plan after the last that did something."""
+    from ..passes import optimise
+
+    base = base.base or base
+    after, changes = optimise(base)
+    yield "# passes: what compiling does to the base"
+    yield from map(str, changes)
+    yield ""
+    yield from _part("compiled: the base after these passes", after)
 
 
 def _part(title: str, plan: Plan) -> list[str]:

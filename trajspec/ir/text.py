@@ -22,6 +22,19 @@ def to_text(plan: Plan) -> str:
     return "\n\n".join(_Printer(part).text() for part in (*plan.bases, plan))
 
 
+def expression(value: Value) -> str:
+    """A single value as text, inputs by their names: what a rule says. One of several results is `op(...).name`."""
+    printer = object.__new__(_Printer)
+    printer.names = {
+        item.results[0]: item.attributes["name"] for item in walk([value]) if item.op.name == "input"
+    }
+    for item in walk([value]):
+        if len(item.results) > 1:
+            call = printer._call(item)[0]
+            printer.names |= {r: f"{call}.{n}" for r, n in zip(item.results, _declared(item), strict=True)}
+    return printer._expr(value)[0]
+
+
 class _Printer:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

@@ -127,7 +127,7 @@ def carry(plan: Plan) -> Plan:
 
 
 #: The passes of speculation, in order; `explain` shows the plan after each.
-PASSES: tuple[Callable[..., Plan], ...] = (draft_and_verify, carry)
+SPECULATION: tuple[Callable[..., Plan], ...] = (draft_and_verify, carry)
 
 
 def _settings(op: str, given: dict[str, Any]) -> dict[str, Any]:

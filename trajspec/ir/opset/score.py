@@ -85,6 +85,18 @@ def entropy(logits: np.ndarray) -> np.ndarray:
     return np.log(total) - (each * shifted).sum(axis=-1) / total
 
 
+@op("score_and_entropy(logits: logits) -> token: tokens, conf: conf, entropy: scores")
+def score_and_entropy(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What `score` and `entropy` give, from one pass over the vocabulary."""
+    return (*score.numpy(logits), entropy.numpy(logits))
+
+
+@op("score_and_margin(logits: logits) -> token: tokens, conf: conf, margin: scores")
+def score_and_margin(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What `score` and `margin` give, from one pass over the vocabulary."""
+    return (*score.numpy(logits), margin.numpy(logits))
+
+
 def _positive(floor: float, **_: object) -> None:
     if not floor > 0:
         raise TrajspecError(f"floor is {floor}, expected a small number above 0")

@@ -105,6 +105,30 @@ def entropy(logits: Tensor) -> Tensor:
     return torch.log(total) - (each * shifted).sum(dim=-1) / total
 
 
+@meaning("score_and_entropy")
+def score_and_entropy(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What score and entropy give; on a GPU from one pass."""
+    if logits.is_cuda:
+        told = score_rows(logits.flatten(0, -2), None, entropy=True)
+        assert told.entropy is not None
+        planes = (told.token, told.log_confidence, told.entropy)
+        return tuple(plane.view(logits.shape[:-1]) for plane in planes)  # type: ignore[return-value]
+    token = first_max(logits)
+    return token, log_prob(logits, token), entropy(logits)
+
+
+@meaning("score_and_margin")
+def score_and_margin(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What score and margin give; on a GPU from one pass."""
+    if logits.is_cuda:
+        told = score_rows(logits.flatten(0, -2), None, margin=True)
+        assert told.margin is not None
+        planes = (told.token, told.log_confidence, told.margin)
+        return tuple(plane.view(logits.shape[:-1]) for plane in planes)  # type: ignore[return-value]
+    token = first_max(logits)
+    return token, log_prob(logits, token), margin(logits)
+
+
 @meaning("kl")
 def kl(p: Tensor, q: Tensor, *, floor: float) -> Tensor:
     """The Kullback-Leibler divergence of p from q."""
