@@ -159,9 +159,9 @@ def test_the_same_path_for_every_policy():
 
     for name in OF_TOKENS:
 
-        @given(data=st.data())
+        @given(data=st.data(), name=st.just(name))
         @settings(max_examples=6, deadline=None)
-        def compare(data, name=name):
+        def compare(data, name):
             model = data.draw(small_models(levels=(1, 2, 4, 50)))
             before = data.draw(rules((name,))).plan()
             row = data.draw(rows(model))
