@@ -25,7 +25,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # bench/ is no part of the package
 
-from bench.published_loops import transfer
+from trajspec.benchmark.loops import transfer
 from trajspec.runtime.kernels.score import score_rows
 from trajspec.runtime.meanings import MEANINGS
 

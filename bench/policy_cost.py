@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import trajspec as ts
-from bench.published_loops import transfer
+from trajspec.benchmark.loops import transfer
 from trajspec.policies import POLICIES
 from trajspec.runtime.batch import stack
 from trajspec.runtime.lower import lower

@@ -25,9 +25,11 @@ ALLOWED = {
         "jinja2",
         "trajspec.ir",
     },
+    "benchmark": {"torch", "trajspec.ir", "trajspec.decoding"},
     "cli": {
         "torch", "trajspec", "trajspec.ir", "trajspec.passes", "trajspec.policies", "trajspec.exact",
-        "trajspec.options", "trajspec.speculation", "trajspec.decoding", "trajspec.jobs", "trajspec.conformance",
+        "trajspec.benchmark", "trajspec.options", "trajspec.speculation",
+        "trajspec.decoding", "trajspec.jobs", "trajspec.conformance",
     },
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The command line: decode, explain, check, policies, ops, conformance."""
+"""The command line: decode, explain, check, bench, policies, ops, conformance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import __version__
 from ..ir import TrajspecError
-from . import check, decode, explain, lists
+from . import bench, check, decode, explain, lists
 from .naming import find_policy
 
 
@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trajspec", description=__doc__.split(":")[0] + " of trajspec.")
     parser.add_argument("--version", action="version", version=f"trajspec {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for part in (decode, explain, check, lists):
+    for part in (decode, explain, check, bench, lists):
         part.add(commands)
     return parser
 

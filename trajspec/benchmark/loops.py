@@ -39,10 +39,10 @@ def transfer(logits: Tensor, shown: Tensor, mask_id: int, threshold: float) -> t
 class Loop:
     """One row with its keys and values, as the loops use them; `calls` and `positions` of the network."""
 
-    def __init__(self, model: Any, prompt: list[int], gen_length: int) -> None:
+    def __init__(self, model: Any, tokens: list[int]) -> None:
         self.model, self.mask_id = model, model.mask_id
-        self.x = torch.tensor([[*prompt, *[model.mask_id] * gen_length]])
-        self.at = torch.arange(self.x.shape[1])[None]
+        self.x = torch.tensor([tokens], device=model.device)
+        self.at = torch.arange(self.x.shape[1], device=model.device)[None]
         self.store: Any = None
         self.calls = self.positions = 0
 
@@ -59,7 +59,7 @@ class Loop:
     def window(self, begin: int, end: int) -> Tensor:
         """Logits of entries begin..end in the midst of what is kept, replacing their keys and values."""
         self._count(end - begin)
-        keys = torch.ones(1, self.x.shape[1] + 1, dtype=torch.bool)
+        keys = torch.ones(1, self.x.shape[1] + 1, dtype=torch.bool, device=self.x.device)
         keys[:, -1] = False
         at = self.at[:, begin:end]
         return self._banned(self.model.cached(self.x[:, begin:end], at, at, self.store, keys))
@@ -83,13 +83,17 @@ class Loop:
         return int((self.x[:, begin:end] == self.mask_id).sum().item())
 
 
+def blocks(tokens: list[int], start: int, block_length: int | None) -> list[tuple[int, int]]:
+    """Where the blocks of the part from `start` on begin and end; one block without a length."""
+    size = block_length or max(len(tokens) - start, 1)
+    return [(begin, min(begin + size, len(tokens))) for begin in range(start, len(tokens), size)]
+
+
 @torch.inference_mode()
-def vanilla(model: Any, prompt: list[int], gen_length: int, block_length: int, **_: Any) -> Loop:
+def vanilla(model: Any, tokens: list[int], start: int, block_length: int | None, **_: Any) -> Loop:
     """LLaDA's loop: a full forward for every token, the most confident of the block first."""
-    loop = Loop(model, prompt, gen_length)
-    start = len(prompt)
-    for begin in range(start, start + gen_length, block_length):
-        end = min(begin + block_length, start + gen_length)
+    loop = Loop(model, tokens)
+    for begin, end in blocks(tokens, start, block_length):
         while loop.masks(begin, end):
             logits = loop.full()
             token = logits.argmax(dim=-1)
@@ -104,19 +108,17 @@ def vanilla(model: Any, prompt: list[int], gen_length: int, block_length: int, *
 
 @torch.inference_mode()
 def fast_dllm(
-    model: Any, prompt: list[int], gen_length: int, block_length: int, threshold: float, cache: str = "dual"
+    model: Any, tokens: list[int], start: int, block_length: int | None, threshold: float, cache: str = "dual"
 ) -> Loop:
     """Fast-dLLM's loops: `cache` none, prefix or dual."""
-    loop = Loop(model, prompt, gen_length)
-    start, last = len(prompt), len(prompt) + gen_length
-    for begin in range(start, last, block_length):
-        end = min(begin + block_length, last)
+    loop = Loop(model, tokens)
+    for begin, end in blocks(tokens, start, block_length):
         if cache == "none":
             while loop.masks(begin, end):
                 loop.commit(loop.full()[:, begin:end], begin, end, threshold)
             continue
         loop.commit(loop.refresh()[:, begin:end], begin, end, threshold)
         while loop.masks(begin, end):
-            logits = loop.window(begin, last if cache == "prefix" else end)
+            logits = loop.window(begin, len(tokens) if cache == "prefix" else end)
             loop.commit(logits[:, : end - begin], begin, end, threshold)
     return loop
