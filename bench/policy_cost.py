@@ -53,7 +53,7 @@ def main() -> None:
     reader.add_argument("--runs", type=int, default=7)
     args = reader.parse_args()
     torch.set_num_threads(1)
-    plan = POLICIES["fastdllm_threshold"].bind(threshold=THRESHOLD).plan()
+    plan, _ = ts.optimise(POLICIES["fastdllm_threshold"].bind(threshold=THRESHOLD).plan())
     step = lower(plan)
     row = ts.canvas([], gen_length=WIDTH, vocab_size=VOCAB, mask_id=VOCAB - 1)
     batch = stack([row])
