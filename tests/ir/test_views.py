@@ -11,7 +11,7 @@ from trajspec.policies import POLICIES
 
 WITHOUT = {
     "wino", "dream_maskgit_plus", "dream_topk_margin", "dream_entropy", "dream_origin", "dpad", "apd", "mdlm", "remdm",
-    "diffusion_gemma",
+    "diffusion_gemma", "autoregressive",
 }  # fmt: skip
 
 

@@ -57,6 +57,7 @@ PARAMETERS: dict[str, st.SearchStrategy] = {
     "t_on": st.sampled_from([0.55, 0.8]),
     "t_off": st.sampled_from([0.05, 0.3]),
     "alpha_on": st.sampled_from([0.5, 0.9]),
+    "repetition_penalty": st.sampled_from([1.0, 1.5]),
     "unmask_strategy": st.sampled_from(["all", "max_conf", "min_kl", "random"]),
 }
 #: Policies that show a model tokens alone; those that show it logits as well need a model that reads them.

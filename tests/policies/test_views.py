@@ -32,7 +32,7 @@ from trajspec.runtime.views import Kept
 
 WITHOUT = {
     "wino", "dream_maskgit_plus", "dream_topk_margin", "dream_entropy", "dream_origin", "dpad", "apd", "mdlm", "remdm",
-    "diffusion_gemma",
+    "diffusion_gemma", "autoregressive",
 }  # fmt: skip
 WINDOWED = tuple(name for name in POLICIES if name not in WITHOUT)
 

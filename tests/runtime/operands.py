@@ -141,6 +141,7 @@ SETTINGS = {
     "eps": lambda size: st.sampled_from([0.0, 1e-3, 0.25]),
     "temperature": lambda size: st.sampled_from([0.0, 0.5, 1.0, 2.0]),
     "crossing": lambda size: st.booleans(),
+    "penalty": lambda size: st.sampled_from([1.0, 1.5, 0.5]),
     "p": lambda size: st.sampled_from([None, 0.123, 0.377, 0.61, 0.913, 0.9997, 1.0]),
     "k": lambda size: st.one_of(st.none(), st.integers(1, size.vocab + 1)),
     "floor": lambda size: st.sampled_from([1e-12, 1e-3]),

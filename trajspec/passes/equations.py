@@ -10,12 +10,13 @@ from .rules import rule
 _ops = {name: made for name, made in OPS.items() if not made.infix}
 (
     argmax, score, confidence, softmax, entropy, margin, max_, sample, top_p, top_k, choose, score_and_entropy,
-    score_and_margin, window, masked,
+    score_and_margin, window, masked, penalise,
 ) = (
     _ops[name]
     for name in (
         "argmax", "score", "confidence", "softmax", "entropy", "margin", "max", "sample", "top_p", "top_k", "choose",
         "score_and_entropy", "score_and_margin", "window", "masked",
+        "penalise",
     )
 )  # fmt: skip
 
@@ -107,6 +108,12 @@ def full_nucleus(l: Any, *, crossing: Any = (True, False)) -> Any:  # noqa: E741
 def every_token(l: Any) -> Any:  # noqa: E741
     """Without a number nothing is cut."""
     return top_k(l, k=None), l
+
+
+@rule(exact=True, x="canvas", l="logits")
+def no_penalty(x: Any, l: Any) -> Any:  # noqa: E741
+    """A penalty of 1 changes nothing."""
+    return penalise(x, l, penalty=1.0), l
 
 
 @rule(exact=True, l="logits")
@@ -231,7 +238,7 @@ SIMPLIFY = (
     one_choice_of_tokens, one_choice_of_scores, window_of_masks,
 )  # fmt: skip
 SPECIALISE = (
-    cold_sample, whole_nucleus, full_nucleus, every_token, likeliest_of_nucleus, likeliest_of_few,
+    cold_sample, no_penalty, whole_nucleus, full_nucleus, every_token, likeliest_of_nucleus, likeliest_of_few,
 )  # fmt: skip
 FUSE = (
     confidence_of_likeliest, confidence_scored, confidence_scored_beside_entropy, confidence_scored_beside_margin,

@@ -7,6 +7,7 @@ import difflib
 from ..ir import Policy, TrajspecError
 from . import compat
 from .apd import apd
+from .autoregressive import autoregressive
 from .blocks import sdar_dynamic, sdar_sequential, sdar_static, sglang_joint_threshold, sglang_low_confidence
 from .diffusion_gemma import diffusion_gemma
 from .dinfer import dinfer_credit, dinfer_hierarchy, dinfer_threshold
@@ -62,6 +63,7 @@ POLICIES: dict[str, Policy] = {
         sglang_low_confidence,
         sglang_joint_threshold,
         diffusion_gemma,
+        autoregressive,
     )
 }
 
@@ -100,6 +102,8 @@ ALIASES: dict[str, str] = {
     "fast_dllm_v2": "fastdllm_v2",
     "sequential": "sdar_sequential",
     "diffusiongemma": "diffusion_gemma",
+    "left_to_right": "autoregressive",
+    "ar": "autoregressive",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..canvas import Canvas
 from ..errors import TrajspecError
 from ..op import op
 from ..query import FLOOR
@@ -151,3 +152,24 @@ def top_k(logits: np.ndarray, *, k: int | None) -> np.ndarray:
         return logits
     least = np.sort(exact(logits), axis=-1)[..., -k]
     return np.where(logits < least[..., None], FLOOR, logits)
+
+
+def _factor(penalty: float, **_: object) -> None:
+    if not penalty > 0:
+        raise TrajspecError(f"penalty is {penalty}, expected a number above 0 (1: none)")
+
+
+@op("penalise(x: canvas, logits: logits, *, penalty: float = 1.0) -> logits: logits", check=_factor)
+def penalise(x: Canvas, logits: np.ndarray, *, penalty: float) -> np.ndarray:
+    """The logits with those of tokens that the row holds already divided by `penalty`, or multiplied where negative.
+
+    Source: CTRL (arXiv 1909.05858), as transformers' repetition penalty.
+    """
+    if penalty == 1:
+        return logits
+    there = (~x.masked & (x.position >= 0)).reshape(-1, x.tokens.shape[-1])
+    seen = np.zeros((len(there), logits.shape[-1]), bool)
+    for row, tokens, known in zip(seen, x.tokens.reshape(there.shape), there, strict=True):
+        row[tokens[known]] = True
+    seen = seen.reshape(*x.tokens.shape[:-1], 1, logits.shape[-1])
+    return np.where(seen, np.where(logits > 0, logits / penalty, logits * penalty), logits)

@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from ...ir.canvas import Canvas
 from ...ir.opset.score import FLOOR
 from ..kernels.score import score_rows
 from .registry import meaning, wide
@@ -167,3 +168,15 @@ def top_k(logits: Tensor, *, k: int | None) -> Tensor:
         return logits
     least = logits.topk(k, dim=-1).values[..., -1:]  # the k-th value is the same in whatever order ties come
     return floored(logits < least, logits)
+
+
+@meaning("penalise")
+def penalise(x: Canvas, logits: Tensor, *, penalty: float) -> Tensor:
+    """The logits with those of tokens that the row holds already made less likely."""
+    if penalty == 1:
+        return logits
+    there = ~x.masked & (x.position >= 0)
+    counts = torch.zeros(len(there), logits.shape[-1], dtype=torch.int32, device=logits.device)
+    seen = counts.scatter_add(1, x.tokens, there.to(torch.int32))[:, None, :] > 0
+    logits = wide(logits)
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
