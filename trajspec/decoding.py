@@ -16,6 +16,7 @@ from .runtime.batch import unstack
 from .runtime.denoiser import as_model
 from .runtime.loop import StepEvent, exhaust
 from .runtime.text import TextStream
+from .targets import TargetJob, asks_target, drive_target, prepare_target, run_target, text_of
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,20 @@ def decode(
     * compile (False): steps as compiled graphs, which takes from seconds to minutes the first time (docs/compiling.md)
     * models: {name: model} for policies that ask a further model (apd: {"ar": ...}); each is what `model` may be, or a
       causal language model of transformers with the same tokenizer
+    * target: an autoregressive model for which `model` drafts; or drafter: a diffusion model that drafts for `model`,
+      which is then the target (docs/targets.md). Then draft: "mean_field" (default), "left_to_right", "two_phase",
+      "denoise", "search", "auto" (mean_field where it pays) or "none"; draft_length (8; "adaptive"), drafts (1),
+      draft_steps; verify: "equality" (default: the target's own text) or "rejection" (its law); temperature, top_k, top_p,
+      repetition_penalty
     * on_step: called after every step with a StepEvent; keep_path (True): whether rows carry their path
 
     Rows cost what their single runs cost; see `result.Row`. Raises TrajspecError for anything that cannot be done,
     before any work where that can be known, and TypeError for an option nobody declares.
     """
+    if asks_target(model, options):
+        if on_step is not None:
+            raise TrajspecError("on_step shows the steps of a policy; a target's rounds are in row.path")
+        return run_target(model, prompts, options)
     return exhaust(_drive(prepare(model, prompts, options)), on_step)
 
 
@@ -77,10 +87,32 @@ def stream(model: Any, prompts: Any, **options: Any) -> Generator[Piece, None, R
     tokens again (WINO) gives its whole text in the last piece. Arguments and errors as in `decode`; what
     is wrong with them is said by the call, not by the first piece.
     """
+    if asks_target(model, options):
+        told = prepare_target(model, prompts, options)
+        if told.target.codec is None:
+            raise TrajspecError(f"stream needs text, and {told.target.name} has no tokenizer files")
+        return _target_pieces(told)
     job = prepare(model, prompts, options)
     if job.model.codec is None:
         raise TrajspecError("stream needs a model with text; a bare denoiser has none: use on_step= of decode")
     return _pieces(job)
+
+
+def _target_pieces(job: TargetJob) -> Generator[Piece, None, Result]:
+    streams = [TextStream(job.stop) for _ in job.texts]
+    driver = drive_target(job)
+    while True:
+        try:
+            changed = next(driver)
+        except StopIteration as end:
+            result: Result = end.value
+            for number, row in enumerate(result):
+                yield Piece(number, streams[number].feed(row.text or "", final=True), True)
+            return result
+        for number in changed:
+            piece = streams[number].feed(text_of(job, job.texts[number]))
+            if piece:
+                yield Piece(number, piece, False)
 
 
 def _pieces(job: Job) -> Generator[Piece, None, Result]:

@@ -40,6 +40,10 @@ class Row:
     compile_seconds: float
     manifest: dict[str, Any]
     path: list[list[tuple[int, int]]] = field(default_factory=list, repr=False)  # (position, token) each step wrote
+    drafter_calls: int = 0  # of a second model that drafts (an autoregressive target's drafter)
+    drafter_rows: int = 0
+    drafter_positions: int = 0
+    accepted_lengths: list[int] = field(default_factory=list)  # drafted tokens that each of its drafts got accepted
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but the path, ready for JSON."""

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from ..ir import TrajspecError
-from .naming import draft_options, drafting, find_policy, policy_options, settings_of
+from .naming import TARGET_OPTIONS, draft_options, drafting, find_policy, policy_options, settings_of, target_options
 
 DEFAULT_MODEL = "tiny"
 
@@ -35,6 +35,7 @@ def add(commands: Any) -> None:
     decode.add_argument("--json", action="store_true", help="one JSON object a row")
     policy_options(decode)
     draft_options(decode)
+    target_options(decode)
     decode.set_defaults(run=run)
 
 
@@ -49,12 +50,28 @@ def run(args: argparse.Namespace) -> int:
     _fits_together(args, len(prompts or args.infill) * args.samples)
     import torch
 
+    from ..completion.target import is_target
     from ..decoding import as_model, decode, stream
 
-    model = as_model(args.model, getattr(torch, args.dtype), args.device)
+    model: Any
+    if args.drafter or is_target(args.model):
+        if args.input or args.infill or args.compile or args.policy or args.cache or args.compat:
+            raise TrajspecError(
+                "an autoregressive target continues prompts, by itself or with --drafter; without --input, --infill, "
+                "--policy, --cache, --compat and --compile"
+            )
+        from ..completion import load_target
+
+        model = load_target(args.model, dtype=getattr(torch, args.dtype), device=args.device)
+        if args.drafter:
+            options["drafter"] = as_model(args.drafter, getattr(torch, args.dtype), args.device)
+    else:
+        model = as_model(args.model, getattr(torch, args.dtype), args.device)
     if args.input:
         return _file(args, model, options)
-    options |= {"num_return_sequences": args.samples, "keep_path": False, "infill": bool(args.infill)}
+    if args.infill:
+        options["infill"] = True
+    options |= {"num_return_sequences": args.samples, "keep_path": False}
     texts: list[Any] = prompts or args.infill
     if prompts and not args.raw and getattr(model.codec, "has_chat", False):
         # What a person types to a model with a chat template is a message.
@@ -86,6 +103,12 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         options["compile"] = True
         logging.basicConfig(format="trajspec: %(message)s")
         logging.getLogger("trajspec").setLevel(logging.INFO)
+    drafts = {name: getattr(args, name) for name in TARGET_OPTIONS if getattr(args, name) is not None}
+    if args.drafter:
+        return options | drafts | ({"draft": args.draft} if args.draft else {})
+    if drafts:
+        name = next(iter(drafts)).replace("_", "-")
+        raise TrajspecError(f"--{name} is about drafts for an autoregressive model; give --drafter tiny, say")
     return options | drafting(args)
 
 
@@ -125,6 +148,8 @@ def _show_cost(row: Any) -> None:
     if row.drafter != "none":
         drafts = f" ({row.base_steps} base steps, {row.accepted} of {row.drafted} drafted states used)"
         draft = f", draft {row.drafter} {row.nodes}"
+    if row.drafter_calls:
+        drafts = f" ({row.accepted} of {row.drafted} drafted tokens, from {row.drafter_calls} calls of the drafter)"
     compiling = f" and {row.compile_seconds:.1f} s to compile" if row.compile_seconds else ""
     print(
         f"[{row.answer_tokens} tokens in {row.calls} calls, {row.tokens_per_call:.2f} a call{drafts}; "

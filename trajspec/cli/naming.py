@@ -16,6 +16,7 @@ from typing import Any
 from ..ir import Plan, Policy, TrajspecError
 from ..ir.drafter import Drafter
 
+TARGET_OPTIONS = ("draft_length", "drafts", "draft_steps", "verify")
 _LONG = ("threshold", "factor", "steps", "block_length", "temperature")  # parameters with an option of their own
 
 
@@ -54,6 +55,23 @@ def draft_options(parser: argparse.ArgumentParser) -> None:
     drafts.add_argument("--budget", type=float, metavar="X", help="go on exactly when this far off the base")
     drafts.add_argument("--recheck", type=float, metavar="EPS", help="decide again what packed logits may have changed")
     drafts.add_argument("--require-exact", action="store_true", help="run the base too; stop at the first difference")
+
+
+def _length(text: str) -> int | str:
+    return text if text == "adaptive" else int(text)
+
+
+def target_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options about a diffusion model that drafts for an autoregressive one."""
+    drafts = parser.add_argument_group("an autoregressive target: its own text, or its law, in fewer of its calls")
+    drafts.add_argument(
+        "--drafter", metavar="MODEL", help="a diffusion model that drafts; --draft is then mean_field (default), "
+        "left_to_right, two_phase, denoise, search, auto or none",
+    )  # fmt: skip
+    drafts.add_argument("--draft-length", type=_length, metavar="N|adaptive", help="tokens a draft (default: 8)")
+    drafts.add_argument("--drafts", type=int, metavar="N", help="drafts a round (default: 1)")
+    drafts.add_argument("--draft-steps", type=int, metavar="N", help="calls of --draft denoise (default: 4)")
+    drafts.add_argument("--verify", choices=["equality", "rejection"], help="default: equality, the target's own text")
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:

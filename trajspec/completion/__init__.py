@@ -1,0 +1,7 @@
+"""An autoregressive model writes; a diffusion model drafts for it (SpecDiff, arXiv 2408.05636)."""
+
+from .drafts import Drafting
+from .target import Target, load_target
+from .verify import Verification
+
+__all__ = ["Drafting", "Target", "Verification", "load_target"]
