@@ -25,10 +25,11 @@ ALLOWED = {
         "jinja2",
         "trajspec.ir",
     },
+    "completion": {"torch", "transformers", "trajspec.ir", "trajspec.runtime"},
     "benchmark": {"torch", "trajspec.ir", "trajspec.decoding"},
     "cli": {
         "torch", "trajspec", "trajspec.ir", "trajspec.passes", "trajspec.policies", "trajspec.exact",
-        "trajspec.benchmark", "trajspec.options", "trajspec.speculation",
+        "trajspec.benchmark", "trajspec.completion", "trajspec.options", "trajspec.speculation",
         "trajspec.decoding", "trajspec.jobs", "trajspec.conformance",
     },
 }  # fmt: skip

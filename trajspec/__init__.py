@@ -15,6 +15,7 @@ _PUBLIC = {
     "drafter": "trajspec.ir.drafter", "trajectories": "trajspec.ir.ahead", "Drafter": "trajspec.ir.drafter",
     "calibrate": "trajspec.calibration", "load_drafter": "trajspec.calibration",
     "compare_calls": "trajspec.strict", "speculate": "trajspec.passes", "certify": "trajspec.exact.certificate",
+    "drafted_by": "trajspec.completion.generate", "load_target": "trajspec.completion",
     "rule": "trajspec.passes", "optimise": "trajspec.passes", "check_rule": "trajspec.exact.rule_check",
     "check": "trajspec.exact.plan_check", "step_source": "trajspec.runtime.lower",
     "load_model": "trajspec.runtime.models",

@@ -330,7 +330,7 @@ def certificate(job: TargetJob) -> dict[str, Any]:
         sampled = job.verification.processing.temperature > 0
         own = "drawn with noise keyed by (seed, step, position, token)" if sampled else "its likeliest one"
         level, assumed = "bitwise", [packed]
-        why = f"every token is the target's own, {own}, given those before it; a draft only decides how many a call gives"
+        why = f"every token is the target's own, {own}, given those before it; drafts only decide how many a call gives"
     else:
         given = {
             "mean_field": "the text before the round", "left_to_right": "the tokens before it",

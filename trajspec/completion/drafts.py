@@ -38,7 +38,7 @@ MOST_DRAFTS = 64
 class Drafting:
     """How to draft: a form of FORMS, `length` tokens ("adaptive": as many as went well lately), `drafts` of them.
 
-    mean_field: all positions from one call, each drawn by itself (SpecDiff in one step; DEER). left_to_right: one call a
+    mean_field: all positions from one call, each drawn by itself (SpecDiff in one step). left_to_right: one call a
     token. two_phase: half of the positions see a hint of the other half, and the other way round. denoise:
     `steps` calls, the surest positions first, as diffusion models write. search: the path through the likeliest tokens
     of one call that reads best from left to right, by counts of the text so far (DiffuSpec, arXiv 2510.02358).

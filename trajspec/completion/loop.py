@@ -189,7 +189,7 @@ def _call(
     target: Target, reading: Reading, texts: Sequence[Text], live: Sequence[int], unread: Sequence[Tensor],
     drafted: Drafted | None, count: int, total: Totals,
 ) -> tuple[Tensor, int]:  # fmt: skip
-    """The target's logits [R, K, k + 1, V] after the text and every drafted token; and how many columns the call has."""
+    """The target's logits [R, K, k + 1, V] after the text and every drafted token; the columns of the call."""
     parts: list[Tensor] = []
     for row, number in enumerate(live):
         for draft in range(count):

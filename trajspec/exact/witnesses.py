@@ -65,7 +65,7 @@ def register(witness: Witness) -> Witness:
 
 def explain(name: str) -> str:
     """The text of a witness: condition, what happens without it, the case. Raises TrajspecError for an unknown id."""
-    from . import plan_witnesses  # noqa: F401  (registers its own)
+    from . import completion_witnesses, plan_witnesses  # noqa: F401  (they register their own)
 
     key = name.strip().replace("\u2032", "'").lower()
     found = next((witness for witness in WITNESSES.values() if witness.id.lower() == key), None)
