@@ -1,13 +1,16 @@
-"""The verifier: what a draft may and may not do, runs without drafts, and near-ties (case T19, a to c)."""
+"""The verifier: what a draft may and may not do, runs without drafts, near-ties, reported laws (case T19)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import torch
 
 import trajspec as ts
 from tests.exact.decoders import left_to_right
+from trajspec.completion.drafts import Drafter, Drafting
+from trajspec.completion.verify import Processing, Verification, judge
 from trajspec.exact.case import Drafts
 from trajspec.exact.models import letters
 from trajspec.exact.plan_check import PlanCase, check, check_plan, compare_plans
@@ -129,3 +132,43 @@ def test_t19_c_the_decision_is_thin_at_the_noise_and_not_below() -> None:
     logits = np.array([[5.0, 4.999, 0.0, -1e30], [0.0, 0.0, 0.0, -1e30]])
     values = evaluate(base.step, {base.carried[0]: row, forward_of(base).results[0]: logits})
     assert thin(base, values, 0.01) and not thin(base, values, 0.0004)
+
+
+def law_of(reported: list[float]) -> torch.Tensor:
+    """What is written where the target says (.6, .3, .1) and the drafter always drafts token 1, but says `reported`."""
+    rows = 40_000
+    each = torch.arange(rows)
+    logits = torch.tensor([[0.6, 0.3, 0.1], [1.0, 1.0, 1.0]]).log().expand(rows, 1, 2, 3)
+    law = torch.tensor(reported).log().expand(rows, 1, 1, 3)
+    drafted = torch.ones(rows, 1, 1, dtype=torch.int64)
+    told = judge(
+        Verification("rejection", Processing(1.0)), logits, drafted, each * 0 + 1, law, each, each * 0, each * 0, None
+    )
+    return torch.bincount(told.tokens[:, 0], minlength=3).double() / rows
+
+
+def test_t19_d_the_law_that_is_reported_is_the_law_that_was_drawn_from() -> None:
+    """A draft that is certain has probability 1, and keeps the target's law; another report gives another law."""
+    assert (law_of([0.0, 1.0, 0.0]) - torch.tensor([0.6, 0.3, 0.1])).abs().max() < 0.01
+    assert (law_of([0.3, 0.5, 0.2]) - torch.tensor([0.4, 0.6, 0.0])).abs().max() < 0.01
+
+
+def test_t19_d_what_the_drafter_reports_is_what_it_drew_from() -> None:
+    """Temperature and cuts are in the law of the draft: over many rows tokens come as often as it says."""
+    rows = 20_000
+
+    class Model:
+        mask_id, banned_ids, vocab_size = 4, (4,), 5
+
+        def __call__(self, tokens, positions, visible):
+            return torch.tensor([0.0, 1.0, 2.0, 3.0, 9.0]).expand(*tokens.shape, 5)
+
+    processing = Processing(temperature=0.7, top_k=3, top_p=0.95)
+    drafter = Drafter(Model(), Drafting(length=2), processing, None, by_law=True)
+    each = torch.arange(rows)
+    told = drafter.draft([torch.tensor([1, 2])] * rows, [2] * rows, [2] * rows, 5, each, each * 0)
+    assert told.law is not None
+    for at in (0, 1):
+        found = torch.bincount(told.tokens[:, 0, at], minlength=5).double() / rows
+        assert (found - told.law[0, 0, at].exp()).abs().max() < 0.012
+    assert told.law[0, 0, 0].exp()[[0, 4]].tolist() == [0.0, 0.0]

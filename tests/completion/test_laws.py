@@ -25,6 +25,7 @@ SOUND = [
     {"form": "right_to_left", "equality": True},
     {"form": "two_phase", "equality": True},
     {"greedy": True, "equality": True},
+    {"certain": True},  # a draft without a law has probability 1, which is exact
     {"distinct": True},
 ]
 

@@ -31,7 +31,7 @@ def drafted_by(
 
     drafter: a diffusion model, by name or loaded; tokenizer: the target's, so that vocabularies are compared (without
     it equal sizes have to do). The rest as in `trajspec.decode`; greedy, or with do_sample=True drawn, temperature,
-    top_k, top_p and repetition_penalty as generate has them. `seed`: of the first row; noise is keyed, so a text repeats.
+    top_k, top_p and repetition_penalty as generate has them. `seed`: of the first row; a text repeats with it.
 
     The callable returns the sequences, int64 [rows, prompt + answer], padded on the right. It raises TrajspecError for
     settings of generate that it does not compute (beams, several sequences, other processors).

@@ -54,9 +54,9 @@ def completion(
 
     form: mean_field, left_to_right, two_phase, or right_to_left, whose tokens have the probabilities that they had when
     they were revealed (G1, if verified by rejection). `drafts`: so many a round, `distinct` ones drawn without putting
-    back. Further conditions dropped by name: greedy (G2), from_target (G3), hotter (G4), best (G5), coin_again (G6),
-    stale (G7), raw_ratio (G8), not_renormalised (G9), not_updated (G10), draft_again (G11), redrawn (G12), one_hot_rest
-    (G13).
+    back; `certain`: the likeliest token is drafted, with probability 1. Further conditions dropped by name: greedy (G2),
+    from_target (G3), hotter (G4), best (G5), coin_again (G6), stale (G7), raw_ratio (G8), not_renormalised (G9),
+    not_updated (G10), draft_again (G11), redrawn (G12), one_hot_rest (G13).
     """
     path, number = [world.canvas], 0
     while masked(path[-1]):
@@ -120,8 +120,10 @@ def _draft(
             state = write(root, {other: hint[other] for n, other in enumerate(places) if n % 2 != odd})
         law = share(world.draft(state, at))
         laws[at] = law
-        if flaws.get("greedy"):
+        if flaws.get("greedy") or flaws.get("certain"):
             tokens[at] = law.index(max(law))
+            if flaws.get("certain"):
+                laws[at] = tuple(Fraction(int(token == tokens[at])) for token in range(len(law)))
         else:
             drawn = sharper(law) if flaws.get("hotter") else law
             tokens[at] = choices.categorical(drawn, "draft", (*key, at))
