@@ -6,8 +6,8 @@ The target is `tiny-ar`, greedy, on unseen problems of all tasks, one at a time.
 with an autoregressive assistant (`--assistant`: a folder of one with the target's tokenizer, say of `tools.train
 --objective next` at the sizes of `tiny`); prompt lookup; ours with `tiny` as the drafter. Calls, sequences and query
 tokens are the target's, `drafter` the calls and query tokens of the assistant or drafter; every method runs once in
-each of `--runs` passes, a figure is the median with the quartiles, the ratio the median of the pairs. `same`: texts that
-are plain generate's.
+each of `--runs` passes, a figure is the median with the quartiles, the ratio the median of the pairs. `same`: texts
+that are plain generate's.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def completion(
 
     form: mean_field, left_to_right, two_phase, or right_to_left, whose tokens have the probabilities that they had when
     they were revealed (G1, if verified by rejection). `drafts`: so many a round, `distinct` ones drawn without putting
-    back; `certain`: the likeliest token is drafted, with probability 1. Further conditions dropped by name: greedy (G2),
+    back; `certain`: the likeliest token is drafted, with probability 1. Conditions dropped by name: greedy (G2),
     from_target (G3), hotter (G4), best (G5), coin_again (G6), stale (G7), raw_ratio (G8), not_renormalised (G9),
     not_updated (G10), draft_again (G11), redrawn (G12), one_hot_rest (G13).
     """
