@@ -61,8 +61,8 @@ def decode(
     * target: an autoregressive model for which `model` drafts; or drafter: a diffusion model that drafts for `model`,
       which is then the target (docs/targets.md). Then draft: "mean_field" (default), "left_to_right", "two_phase",
       "denoise", "search", "auto" (mean_field where it pays) or "none"; draft_length (8; "adaptive"), drafts (1),
-      draft_steps (4); verify: "equality" (default: the target's own text) or "rejection" (its law); temperature,
-      top_k, top_p, repetition_penalty
+      draft_steps (4), draft_block_length (of drafters that see whole blocks); verify: "equality" (default: the
+      target's own text) or "rejection" (its law); temperature, top_k, top_p, repetition_penalty
     * on_step: called after every step with a StepEvent; keep_path (True): whether rows carry their path
 
     Rows cost what their single runs cost; see `result.Row`. Raises TrajspecError for anything that cannot be done,

@@ -32,7 +32,8 @@ from .runtime.text import cut_at_stop
 DEFAULT_LENGTH = 128
 SETTINGS = ("temperature", "top_k", "top_p", "repetition_penalty")
 OPTIONS = (
-    "target", "drafter", "draft", "draft_length", "drafts", "draft_steps", "verify", "policy", "gen_length", "seed",
+    "target", "drafter", "draft", "draft_length", "drafts", "draft_steps", "draft_block_length", "verify",
+    "policy", "gen_length", "seed",
     "seeds", "num_return_sequences", "stop", "eos_id", "ignore_eos", "dtype", "device", "keep_path", "attention_mask",
     *SETTINGS,
 )  # fmt: skip
@@ -93,7 +94,8 @@ def prepare_target(model: Any, prompts: Any, options: Mapping[str, Any]) -> Targ
     adapt = told == "auto"
     form = "mean_field" if adapt else told
     if form in (None, "none", False):
-        idle = [name for name in ("draft_length", "drafts", "draft_steps", "verify") if rest.get(name) is not None]
+        about = ("draft_length", "drafts", "draft_steps", "draft_block_length", "verify")
+        idle = [name for name in about if rest.get(name) is not None]
         if idle:
             raise TrajspecError(
                 f"{idle[0]}={rest[idle[0]]!r} is about drafts, and nothing is drafted; give drafter=..."
@@ -105,7 +107,9 @@ def prepare_target(model: Any, prompts: Any, options: Mapping[str, Any]) -> Targ
             raise TrajspecError(f"draft={told!r} needs a diffusion model that drafts: drafter='tiny', say")
         if form not in FORMS:
             raise TrajspecError(f"draft is {told!r:.60}, expected one of: {', '.join(FORMS)}, auto, none")
-        names = {"draft_length": "length", "drafts": "drafts", "draft_steps": "steps"}
+        names = {
+            "draft_length": "length", "drafts": "drafts", "draft_steps": "steps", "draft_block_length": "block_length",
+        }  # fmt: skip
         settings = {mine: rest.pop(name) for name, mine in names.items() if rest.get(name) is not None}
         drafting = Drafting(form, **settings)
     verification = Verification(pop("verify", None) or "equality", processing)
@@ -301,6 +305,7 @@ def _row(job: TargetJob, item: Any, text: Text, seconds: float) -> Row:
             "drafter": job.drafter.name if job.drafter is not None else None,
             "draft": ("auto" if job.adapt else job.drafting.form) if drafts else "none",
             "draft_length": job.drafting.length, "drafts": job.drafting.drafts, "draft_steps": job.drafting.steps,
+            "draft_block_length": job.drafting.block_length,
             "verify": job.verification.rule, "prompt": item, "gen_length": job.gen_length, "seed": text.seed,
             "stop": list(job.stop), "eos_ids": list(job.eos), "batch_rows": len(job.texts),
         },

@@ -13,7 +13,8 @@ import transformers
 import trajspec as ts
 from tools import tiny_data
 from trajspec.completion import load_target
-from trajspec.completion.drafts import FORMS, same_tokens
+from trajspec.completion.drafts import FORMS, Drafter, Drafting, same_tokens
+from trajspec.completion.verify import Processing
 from trajspec.ir import TrajspecError
 from trajspec.runtime.models.causal import Autoregressive
 
@@ -246,6 +247,38 @@ def test_a_pair_of_published_classes(tmp_path):
     alone = ts.decode(str(tmp_path), prompt, gen_length=12, temperature=0.7, seed=3)[0]
     pair = ts.decode(str(tmp_path), prompt, drafter=dream, gen_length=12, temperature=0.7, seed=3)[0]
     assert pair.token_ids == alone.token_ids and pair.drafter_calls > 0
+
+
+def test_a_drafter_that_sees_whole_blocks(tmp_path):
+    """A Fast-dLLM v2 drafter: what it drafts is what its network says under its own visibility."""
+    from tests.runtime.models.test_block_families import MASK, VOCAB, in_blocks, plain, save
+
+    weights = save(tmp_path, "fast_dllm_v2")
+    model = ts.load_model(str(tmp_path))
+    drafter = Drafter(model, Drafting(length=3, block_length=8), Processing(), None, by_law=False)
+    text = torch.tensor([3, 4, 5, 6, 7])
+    zero = torch.zeros(1, dtype=torch.int64)
+    made = drafter.draft([text], [12], [3], VOCAB, zero, zero)
+    shown = torch.tensor([3, 4, 5, 6, 7, *[MASK] * 12])
+    logits = plain(weights, shown, in_blocks(17, 8), "fast_dllm_v2")
+    logits[:, MASK] = -torch.inf
+    assert made.tokens[0, 0].tolist() == logits[5:8].argmax(-1).tolist()
+    other = Drafter(model, Drafting(length=3), Processing(), None, by_law=False).draft(
+        [text], [12], [3], VOCAB, zero, zero
+    )
+    everything = plain(weights, shown, torch.ones(17, 17, dtype=torch.bool), "fast_dllm_v2")
+    everything[:, MASK] = -torch.inf
+    assert other.tokens[0, 0].tolist() == everything[5:8].argmax(-1).tolist()
+    config = transformers.Qwen2Config(
+        vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48,
+        num_key_value_heads=1, eos_token_id=None, bos_token_id=None,
+    )  # fmt: skip
+    network = transformers.Qwen2ForCausalLM(config).eval()
+    alone, pair = (
+        ts.decode(network, [text.tolist()], gen_length=12, **told)[0]
+        for told in ({}, {"drafter": model, "draft_block_length": 8})
+    )
+    assert pair.token_ids == alone.token_ids and pair.manifest["draft_block_length"] == 8
 
 
 class Fake:

@@ -16,7 +16,7 @@ from typing import Any
 from ..ir import Plan, Policy, TrajspecError
 from ..ir.drafter import Drafter
 
-TARGET_OPTIONS = ("draft_length", "drafts", "draft_steps", "verify")
+TARGET_OPTIONS = ("draft_length", "drafts", "draft_steps", "draft_block_length", "verify")
 _LONG = ("threshold", "factor", "steps", "block_length", "temperature")  # parameters with an option of their own
 
 
@@ -71,6 +71,7 @@ def target_options(parser: argparse.ArgumentParser) -> None:
     drafts.add_argument("--draft-length", type=_length, metavar="N|adaptive", help="tokens a draft (default: 8)")
     drafts.add_argument("--drafts", type=int, metavar="N", help="drafts a round (default: 1)")
     drafts.add_argument("--draft-steps", type=int, metavar="N", help="calls of --draft denoise (default: 4)")
+    drafts.add_argument("--draft-block-length", type=int, metavar="N", help="of drafters that see whole blocks")
     drafts.add_argument("--verify", choices=["equality", "rejection"], help="default: equality, the target's own text")
 
 

@@ -42,12 +42,16 @@ class Drafting:
     token. two_phase: half of the positions see a hint of the other half, and the other way round. denoise:
     `steps` calls, the surest positions first, as diffusion models write. search: the path through the likeliest tokens
     of one call that reads best from left to right, by counts of the text so far (DiffuSpec, arXiv 2510.02358).
+
+    block_length: of drafters that see whole blocks and nothing behind them, counted from the start of the text (SDAR,
+    Fast-dLLM v2, LLaDA2); None: the drafter sees the whole canvas.
     """
 
     form: str = "mean_field"
     length: int | str = 8
     drafts: int = 1
     steps: int = 4
+    block_length: int | None = None
 
     def __post_init__(self) -> None:
         if self.form not in FORMS:
@@ -59,6 +63,9 @@ class Drafting:
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 also = " or 'adaptive'" if name == "length" else ""
                 raise TrajspecError(f"{name} is {value!r}, expected a whole number from {least} up{also}")
+        block = self.block_length
+        if block is not None and (isinstance(block, bool) or not isinstance(block, int) or block < 1):
+            raise TrajspecError(f"block_length is {block!r}, expected a whole number from 1 up, or None")
         if self.drafts > MOST_DRAFTS:
             raise TrajspecError(f"drafts is {self.drafts}, expected at most {MOST_DRAFTS} a round")
         if self.drafts > 1 and self.form != "mean_field":
@@ -120,6 +127,10 @@ class Drafter:
         """The model's logits at `columns` [R, k], float64 [R, k, V], what it may not write impossible."""
         real = position >= 0
         visible = None if bool(real.all()) else real[:, None, :] & real[:, :, None]
+        if self.drafting.block_length is not None:
+            number = position // self.drafting.block_length
+            inside = number[:, None, :] <= number[:, :, None]
+            visible = inside if visible is None else inside & visible
         self.calls, self.rows = self.calls + 1, self.rows + len(canvas)
         self.positions += canvas.numel()
         logits = self.model(canvas, position.clamp(min=0), visible)
