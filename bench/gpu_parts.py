@@ -20,6 +20,7 @@ from trajspec.runtime.loop import drive
 from trajspec.runtime.models import Model
 from trajspec.runtime.models.forward import Forward
 from trajspec.runtime.packed import Part
+from trajspec.runtime.packing import quickest
 from trajspec.runtime.planner import NODES, Costs, Planner
 
 BLOCK = 32
@@ -336,6 +337,10 @@ def nodes(setting: Setting, model: Model) -> Iterator[Row]:
             samples.append((count, statistics.median(seconds(setting, lambda call=call: call(None)))))
             ratio = samples[-1][1] / samples[0][1]
             yield f"c({count}) at context {context}", ratio, "calls of one state", None
+        best, layouts = quickest(model, context, BLOCK, 8)
+        for name, took in layouts.items():
+            label = f"8 states at context {context}, laid out by {name}{' (chosen)' if name == best else ''}"
+            yield label, took / samples[0][1], "calls of one state", None
         yield f"a call of one state at context {context}", 1e3 * samples[0][1], "ms", None
         costs = Costs.fit(samples)
         for chance in (0.5, 0.7, 0.9):

@@ -53,6 +53,8 @@ def decode(
       "cheap" (approximate) for states in the next block of a cached view
     * accept ("base"), strata, budget, then: leave the policy's trajectory on purpose, see `speculate`; recheck: a bound
       on how far packed logits may be off, beyond which a decision is made again in a call of its own
+    * packing ("rows"): how the states of a call share kept keys and values: copies, the reference; "isolated" or
+      "merged", which read them once and are equal up to rounding; "auto", the quickest here (`runtime.packing`)
     * require_exact (False): run the policy alone as well and stop at the first difference
     * inputs: task inputs the policy declares, one mapping a prompt; dtype, device: for loading
     * compile (False): steps as compiled graphs, which takes from seconds to minutes the first time (docs/compiling.md)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any
+
+import torch
 
 from .ir import Canvas, Plan, Policy, TrajspecError, canvas, parse
 from .ir.errors import OptionError
@@ -20,10 +23,12 @@ from .prompts import Prompt, items_of, seeds_of, spoken
 from .runtime.denoiser import Bare, as_model
 from .runtime.further import with_further
 from .runtime.models import Model
+from .runtime.packing import check_layout, quickest
 from .speculation import Speculation, choose
 
 DEFAULT_LENGTH = 128
 _KEPT = 64
+_LAYOUTS: weakref.WeakKeyDictionary[Any, dict[Any, str]] = weakref.WeakKeyDictionary()
 _PLANS: dict[tuple[Any, ...], Plan] = {}
 
 
@@ -108,6 +113,12 @@ def prepare(model: Any, prompts: Any, options: Mapping[str, Any]) -> Job:
     plan = speculation.apply(base)
     nodes = list((plan.base or plan).nodes())
     view = next((node.attributes["view"] for node in nodes if node.op.name == "forward_cached"), view)
+    check_layout(speculation.packing)
+    if speculation.packing != "rows" and (view == "full" or isinstance(loaded, Bare)):
+        what = "the full view keeps nothing" if view == "full" else f"{loaded.name} keeps none"
+        raise TrajspecError(
+            f"packing={speculation.packing!r} is about how states share kept keys and values, and {what}; leave it out"
+        )
     if view != "full" and not loaded.supports_cache:
         raise TrajspecError(f"cache={view!r}: {loaded.name} cannot work on kept keys; decode with cache='full'")
     if getattr(getattr(loaded, "denoise", None), "shifted", False) and any(n.op.name == "twins" for n in nodes):
@@ -132,7 +143,22 @@ def prepare(model: Any, prompts: Any, options: Mapping[str, Any]) -> Job:
     for row in job.rows:
         bind_inputs(plan, row.canvas, dict(row.inputs))  # names only; shapes are looked at with the batch
     _check_steps(job)
-    return job
+    return job if speculation.packing == "rows" else _laid_out(job)
+
+
+def _laid_out(job: Job) -> Job:
+    """The job with packed calls laid out as it asks; `auto`: as is quickest here, which is measured once."""
+    layout = job.speculation.packing
+    if layout == "auto":
+        length = max(len(row.canvas.tokens) for row in job.rows)
+        width = min(job.base.block_length or length, length)
+        key = (length, width, job.speculation.nodes, torch.get_num_threads())
+        known = _LAYOUTS.setdefault(job.model.network, {})
+        if key not in known:
+            known[key] = quickest(job.model, length, width, job.speculation.nodes)[0]
+        layout = known[key]
+    model = replace(job.model, cache=job.model.cache.laid_out(layout))
+    return replace(job, model=model, speculation=replace(job.speculation, packing=layout))
 
 
 def _whole(name: str, given: Any, least: int) -> int:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import __version__
-from .exact.certificate import row_certificate, row_drift
+from .exact.certificate import Numerics, row_certificate, row_drift
 from .ir import Canvas
 from .ir.opset.write import stopped
 from .prepare import Job, RowPlan
@@ -66,13 +66,18 @@ def _finish(job: Job, plan: RowPlan, run: RowRun, seconds: float, compiling: flo
         cache=job.view,
         drafter=job.speculation.name,
         nodes=job.speculation.nodes if job.speculation.drafter else 0,
-        certificate=row_certificate(job.plan, run.meters, stops=stops),
+        certificate=row_certificate(job.plan, run.meters, stops=stops, numerics=_numerics(job)),
         drift=row_drift(job.plan, run.meters),
         seconds=seconds,
         compile_seconds=compiling,
         manifest=_manifest(job, plan, plan_text, digest),
         path=run.path,
     )
+
+
+def _numerics(job: Job) -> Numerics:
+    """What is known of packed logits: states that read their row together add in another order than calls alone."""
+    return Numerics.ASSUMED if job.speculation.packing == "rows" else Numerics.UNKNOWN
 
 
 def _infilled(job: Job, row: Canvas) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from .methods import METHODS, method
 from .passes import speculate
 from .passes.speculate import named
 
-OPTIONS = ("draft", "nodes", "lookahead", "accept", "strata", "budget", "then", "recheck", "require_exact")
+OPTIONS = ("draft", "nodes", "lookahead", "accept", "strata", "budget", "then", "recheck", "require_exact", "packing")
 DEFAULT_NODES = 8
 
 
@@ -22,7 +22,8 @@ class Speculation:
     """How a job drafts: nothing, or by `drafter` with `nodes` states a packed call, the root included.
 
     `walk` holds the settings of the op `walk`; `strict`: compare with the base's own run, token by token; `auto`: a
-    planner chooses, round by round, how many of the `nodes` states are used.
+    planner chooses, round by round, how many of the `nodes` states are used; `packing`: how the states of a call share
+    the keys and values of their row (`runtime.packing`).
     """
 
     drafter: Drafter | None = None
@@ -31,6 +32,7 @@ class Speculation:
     walk: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False
     auto: bool = False
+    packing: str = "rows"
 
     @property
     def name(self) -> str:
@@ -53,7 +55,7 @@ class Speculation:
             return {"draft": "none"}
         draft = "auto" if self.auto else repr(self.drafter)
         settings = {"draft": draft, "nodes": self.nodes, "lookahead": self.lookahead, **self.walk}
-        return settings | {"require_exact": self.strict}
+        return settings | {"require_exact": self.strict, "packing": self.packing}
 
 
 def choose(
@@ -92,6 +94,7 @@ def choose(
     if not isinstance(strict, bool):
         raise TrajspecError(f"require_exact is {strict!r}, expected True or False")
     lookahead = given.pop("lookahead", None)
+    packing = given.pop("packing", "rows")
     if "strata" in given:
         strata = given["strata"]
         if isinstance(strata, (int, float)) and not isinstance(strata, bool):
@@ -107,7 +110,7 @@ def choose(
         nodes = own if own is not None else DEFAULT_NODES
     if drafter.op.attribute("nodes") is not None:
         drafter = drafter(nodes=nodes)
-    return Speculation(drafter, nodes, lookahead, given, strict, auto)
+    return Speculation(drafter, nodes, lookahead, given, strict, auto, packing)
 
 
 def _number(name: str, value: Any) -> float:

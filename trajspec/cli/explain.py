@@ -38,8 +38,10 @@ def run(args: argparse.Namespace) -> int:
         print(explain(args.witness))
         return 0
     base = _base(args, settings)
-    if drafts.pop("require_exact", False):
-        raise TrajspecError("--require-exact is about a run, and explain runs nothing; use it with decode")
+    for name in ("require_exact", "packing"):
+        if drafts.pop(name, False):
+            option = name.replace("_", "-")
+            raise TrajspecError(f"--{option} is about a run, and explain runs nothing; use it with decode")
     if not drafts and base.base is None:
         print("\n".join(_changes(base)) if args.compile else str(base), end="")
         return 0

@@ -54,6 +54,10 @@ def draft_options(parser: argparse.ArgumentParser) -> None:
     drafts.add_argument("--strata", metavar="P,P,...", help="how sure the surest, the second, ... new token must be")
     drafts.add_argument("--budget", type=float, metavar="X", help="go on exactly when this far off the base")
     drafts.add_argument("--recheck", type=float, metavar="EPS", help="decide again what packed logits may have changed")
+    drafts.add_argument(
+        "--packing", choices=["rows", "isolated", "merged", "auto"],
+        help="how states share kept keys and values; all but rows are equal up to rounding",
+    )  # fmt: skip
     drafts.add_argument("--require-exact", action="store_true", help="run the base too; stop at the first difference")
 
 
@@ -99,7 +103,7 @@ def drafting(args: argparse.Namespace) -> dict[str, Any]:
 
     Raises TrajspecError for what would have no effect.
     """
-    names = ("nodes", "lookahead", "accept", "strata", "budget", "recheck")
+    names = ("nodes", "lookahead", "accept", "strata", "budget", "recheck", "packing")
     told = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if args.require_exact:
         told["require_exact"] = True

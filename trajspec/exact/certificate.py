@@ -267,9 +267,11 @@ def _number(value: Any) -> int | float:
     return value.item() if hasattr(value, "item") else value
 
 
-def row_certificate(plan: Plan, meters: Any = None, *, stops: bool = True) -> dict[str, Any]:
+def row_certificate(
+    plan: Plan, meters: Any = None, *, stops: bool = True, numerics: Numerics = Numerics.ASSUMED
+) -> dict[str, Any]:
     """The certificate of a finished row, as its result reports it; `meters` as in `Certificate.with_run`."""
-    certificate = certify(plan, stops=stops)
+    certificate = certify(plan, stops=stops, numerics=numerics)
     return (certificate if plan.base is None or not meters else certificate.with_run(meters)).as_dict()
 
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trajspec.ir.errors import TrajspecError
+from trajspec.runtime.packing import ROWS, attend_shared
 
 IMPLEMENTATION = "trajspec"
 """The name under which transformers finds the hook, and the keyword that carries an `AttentionContext` to it."""
@@ -163,10 +164,16 @@ def _attend(
 ) -> Tensor:
     # A rotation done in float32 leaves query and key wider than value.
     query, key = query.to(value.dtype), key.to(value.dtype)
-    if context.store is not None:
-        layer: Any = module.layer_idx
-        key, value = context.store.update(layer, key, value)
     mask = context.mask(sliding_window)
+    layer: Any = getattr(module, "layer_idx", None)
+    layout = getattr(context.store, "layout", ROWS)
+    if layout != ROWS:
+        allowed, blind = (None, None) if mask is None else (mask.allowed, mask.blind)
+        out = attend_shared(layout, context.store, layer, query, key, value, allowed, blind, scaling)
+        out = out if blind is None else out.masked_fill(blind, 0.0)
+        return out.transpose(1, 2).contiguous()
+    if context.store is not None:
+        key, value = context.store.update(layer, key, value)
     repeats = query.shape[1] != key.shape[1]
     if query.device.type == "cpu":
         out = _same_order(query, key, value, None if mask is None else mask.allowed, scaling, repeats)

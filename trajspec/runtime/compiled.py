@@ -59,7 +59,7 @@ class Compiler:
         return sum(steps.graphs.seconds for steps in _made.get(getattr(self.model, "network", None), {}).values())
 
 
-_made: weakref.WeakKeyDictionary[Any, dict[tuple[Plan, str, Kind], Any]] = weakref.WeakKeyDictionary()
+_made: weakref.WeakKeyDictionary[Any, dict[tuple[Plan, str, Kind, str], Any]] = weakref.WeakKeyDictionary()
 
 
 def compiled(
@@ -83,7 +83,7 @@ def compiled(
             "denoiser; decode with compile=False"
         )
     known = _made.setdefault(network, {})
-    key = (plan, backend, capture)
+    key = (plan, backend, capture, getattr(getattr(model, "cache", None), "layout", "rows"))
     if key not in known:
         known[key] = Compiled(plan, backend, capture) if plan.base is None else CompiledRounds(plan, backend)
     found: Compiled | CompiledRounds = known[key]

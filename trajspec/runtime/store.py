@@ -125,12 +125,18 @@ class Fork:
     index: Tensor
     slots: Tensor
     positions: Tensor
+    layout: str = "rows"
 
     @classmethod
-    def at(cls, store: Store, index: Tensor, slots: Tensor, positions: Tensor) -> Fork:
-        """The fork as one call writes it: entry i of state n, at `positions[n, i]`, goes to `slots[n, i]`."""
+    def at(cls, store: Store, index: Tensor, slots: Tensor, positions: Tensor, layout: str = "rows") -> Fork:
+        """The fork as one call writes it: entry i of state n, at `positions[n, i]`, goes to `slots[n, i]`.
+
+        `layout`: how states of one row share what is kept of it (`runtime.packing`); of several rows each has copies.
+        """
         rows = store._at(index)
-        return cls(store, rows, slots, store._positions.index_select(0, rows).scatter_(1, slots, positions))
+        one = len(store._positions) == 1
+        told = store._positions.index_select(0, rows).scatter_(1, slots, positions)
+        return cls(store, rows, slots, told, layout if one else "rows")
 
     def update(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Copies [n, H, S, D] of the rows' keys and values of `layer` with this call's in their slots."""

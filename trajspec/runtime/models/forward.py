@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from trajspec.runtime.attention import (
     window_widths,
 )
 from trajspec.runtime.packed import Part
+from trajspec.runtime.packing import ROWS
 from trajspec.runtime.store import Fork, Store, Window
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class Forward:
 
     def __init__(self, network: PreTrainedModel, *, first_position: int = 0, shifted: bool = False) -> None:
         self.network, self.first_position, self.shifted = network, first_position, shifted
+        self.layout = ROWS
         self.windows = window_widths(network)
         self.multiple = token_multiple(network.config)
         layers = {module.layer_idx for module in network.modules() if hasattr(module, "layer_idx")}
@@ -49,6 +52,12 @@ class Forward:
         """Logits [R, W, V] for `tokens` and `positions` int64 [R, W] and `visible` bool [R, W, W] or None."""
         raw = self._logits(tokens, positions, attention_context(positions, visible, windows=self.windows))
         return shift_back(raw, positions) if self.shifted else raw
+
+    def laid_out(self, layout: str) -> Forward:
+        """The same network with packed calls laid out another way (`runtime.packing`)."""
+        other = copy.copy(self)
+        other.layout = layout
+        return other
 
     def new_store(self, rows: int, length: int) -> Store:
         """An empty store for `rows` canvases of `length` entries."""
@@ -85,7 +94,7 @@ class Forward:
                 store = part.store.part(part.rows)
                 window, positions = store.at(part.slots, part.positions), store.positions
             else:
-                window = Fork.at(part.store, part.rows, part.slots, part.positions)
+                window = Fork.at(part.store, part.rows, part.slots, part.positions, self.layout)
                 positions = window.positions
             keys = part.keys if part.keys.dim() == 3 else part.keys[:, None, :]
             contexts.append(
