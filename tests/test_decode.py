@@ -249,6 +249,7 @@ def test_every_field_is_there_and_json_can_hold_it():
         "text", "token_ids", "prompt_tokens", "answer_tokens", "answer_tokens_with_eos", "finish_reason", "calls",
         "calls_by_kind", "rows", "positions", "tokens_per_call", "drafted", "accepted", "base_steps", "policy", "cache",
         "drafter", "nodes", "certificate", "drift", "seconds", "compile_seconds", "manifest",
+        "drafter_calls", "drafter_rows", "drafter_positions", "accepted_lengths",
     }  # fmt: skip
     for row in result:
         content = row.as_dict()

@@ -56,8 +56,7 @@ class Trail(NamedTuple):
 class Table:
     """Views that were evaluated in one packed call. Entry 0 is the root's; `stale`: evaluated under an older cache.
 
-    `width` is how many states there was place for (1 in a call without a draft): a walk takes no more steps, also where
-    the canvas stays as it is and its view is in the table again and again (what samplers call a cache);
+    `width` is how many states were asked for, equal ones and impossible ones included: a walk takes no more steps;
     `drafted` how many hypothetical ones were in the call.
     """
 

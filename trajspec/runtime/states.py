@@ -26,7 +26,7 @@ from .views import Kept, next_cache, shown
 class Proposed:
     """The states of one round before the call, K entries a row; entry 0 is the root.
 
-    `asked` int64 [R]: places; `exists`, `stale` bool [R, K]: states to evaluate, and those looked at under an
+    `asked` int64 [R]: states asked for; `exists`, `stale` bool [R, K]: states to evaluate, and those looked at under an
     older cache; `opening`, `child`: states that open a later block, and states that stand on such a one; `due` bool
     [R]: rows whose root is a refresh; `wrong` bool [R]: rows whose draft no canvas can be; `keys`: what a state's view
     is, tensors [R, K, ...]; `tokens` and `masked` [R, K, L] its canvas; `nodes`: what the base carries in it, and its
@@ -115,7 +115,7 @@ class States:
             later = (blocks != blocks[:, :1]).any(-1)
             # States that stand on the refresh of a later block, for which their cache was made.
             child = later & ~other & ~opening & (self.lookahead == "exact")
-        asked = torch.full_like(draft.exists.sum(-1), width)
+        asked = 1 + draft.exists.sum(-1)
         return Proposed(
             asked, exists, stale, opening, child, due, wrong, keys, tokens, masked, tuple(nodes)
         )

@@ -52,7 +52,7 @@ class Layout:
 class Evaluated:
     """The table of one round, K entries a row; entry 0 is the root's. The torch counterpart of `ir.ahead.Table`.
 
-    `width`, `drafted` int64 [R]: places for states, and hypothetical ones that were in the call; `exists`, `stale` bool
+    `width`, `drafted` int64 [R]: states asked for, and hypothetical ones that were in the call; `exists`, `stale` bool
     [R, K]; `entry` int64 [R, K]: where in `logits` [N, L, V] (one a query) an entry's answer is; `keys`, `tokens`,
     `masked` as in `Proposed`; `bad`, `empty` bool [R, L]: where the root's logits are no numbers; `sizes`: the rows and
     positions of one state of each kind.

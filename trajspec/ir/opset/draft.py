@@ -248,7 +248,8 @@ def frozen(*state: Any, held: Held, of: Any, nodes: int) -> Draft:
         now: Canvas = known[of.carried[0]]
         tokens.append(now.tokens)
         masked.append(now.masked)
-        exists.append(there & ((now.tokens != x.tokens) | (now.masked != x.masked)).any(axis=-1))
+        # Also where nothing changed: such a state costs nothing, and the walk may pass it (samplers call that a cache).
+        exists.append(there)
     kept = np.stack(exists, axis=-1)[..., 1:]
     return Draft(
         np.where(kept[..., None], np.stack(tokens, axis=-2)[..., 1:, :], x.tokens[..., None, :]),

@@ -82,7 +82,7 @@ def verify(
     if bool(held.alone[0]):
         draft = no_draft.numpy(x)
     root = tuple(known[value] for value in of.carried)
-    table = Table(1 + draft.exists.shape[-1], 0, [view_key(of, known)], [root], stale=[False])
+    table = Table(1 + int(draft.exists.sum()), 0, [view_key(of, known)], [root], stale=[False])
     asked = [arguments(of, known)]
     states = [node for node in _states(x, draft) if ended or not _over(of, node)]
     entry = _entry(of, known, states) if lookahead == "exact" else None

@@ -173,7 +173,7 @@ def frozen(*state: Any, held: Held, of: Plan, nodes: int) -> Draft:
         now: Canvas = known[of.carried[0]]
         tokens.append(now.tokens)
         masked.append(now.masked)
-        exists.append(there & ((now.tokens != x.tokens) | (now.masked != x.masked)).any(dim=-1))
+        exists.append(there)
     kept = torch.stack(exists, dim=-1)[:, 1:]
     return Draft(
         torch.where(kept[..., None], torch.stack(tokens, dim=-2)[:, 1:], x.tokens[:, None, :]),
