@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from .ir import Canvas, Plan
@@ -45,7 +46,7 @@ def drive_job(
     running = plan or job.plan
     if compiler is not None and running.base is None:
         # Exact rules only; what is named in the result and compared with is the plan as it was written.
-        running, _ = optimise(running)
+        running = _optimised(running)
     before = compiler.seconds if compiler else 0.0
     runs, total = yield from drive(
         running, job.model, [row.canvas for row in chosen], inputs=[row.inputs for row in chosen],
@@ -54,6 +55,12 @@ def drive_job(
     )  # fmt: skip
     total.compile_seconds = (compiler.seconds if compiler else 0.0) - before
     return runs, total
+
+
+@lru_cache(maxsize=64)
+def _optimised(plan: Plan) -> Plan:
+    """The plan after the passes, made once."""
+    return optimise(plan)[0]
 
 
 __all__ = ["drive_job"]
