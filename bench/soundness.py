@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from trajspec.exact import completion_witnesses  # noqa: F401  (registers its own)
 from trajspec.exact.case import Drafts
 from trajspec.exact.certificate import Certificate, Level, certify
 from trajspec.exact.models import Hash, Table, Tape, letters

@@ -17,6 +17,12 @@ SHOWS = {
     "add_an_op.py": ["front = beside(masked(x))", "8 calls", "committed at"],
     "antibody_at_half_the_calls.py": ["the policy alone: 19 calls", "10 calls, 68 rows", "47% fewer calls"],
     "break_and_check.py": ["NOT REFUTED after 300", "state 1 is a_, the base has _a", "trajspec explain C8b"],
+    "draft_for_a_target.py": [
+        "26 tokens: 27 calls alone, 2 with drafts, [10, 16] accepted",
+        "lossless (bitwise) relative to tiny-ar alone",
+        "lossless in distribution (not bitwise)",
+        "trajspec explain G1",
+    ],
     "edit_a_plan.py": ["while unfinished(x):", "10 calls", "2 calls", "unknown op 'widow'", "did you mean window?"],
     "fill_in_an_antibody.py": ["llada_low_confidence", "27 calls, 1.00 residues a call", "dream_entropy", "9 calls"],
     "speculate_a_policy.py": [
