@@ -17,7 +17,8 @@ def main() -> None:
     drafted = ts.decode(target, PROMPTS, drafter=drafter, draft_length="adaptive", gen_length=48)
     for one, other in zip(alone, drafted, strict=True):
         assert one.token_ids == other.token_ids
-        print(f"{other.answer_tokens} tokens: {one.calls} calls alone, {other.calls} with drafts, {other.accepted_lengths} accepted")
+        took = f"{other.calls} with drafts, {other.accepted_lengths} accepted"
+        print(f"{other.answer_tokens} tokens: {one.calls} calls alone, {took}")
     print(drafted[0].certificate["text"])
 
     # Drawn text: with a seed it is the same with and without drafts; `rejection` keeps the law and not the text.

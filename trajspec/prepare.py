@@ -110,6 +110,8 @@ def prepare(model: Any, prompts: Any, options: Mapping[str, Any]) -> Job:
     speculation = choose(rest, declared, view not in (None, "full"))
     name, base, settings, unused = _plan(rest, infill, eos, view)
     loaded = with_further(loaded, models, base.models, name)
+    if speculation.auto and not speculation.fits(base):
+        speculation = Speculation()  # what cannot be speculated is a case of what does not pay
     plan = speculation.apply(base)
     nodes = list((plan.base or plan).nodes())
     view = next((node.attributes["view"] for node in nodes if node.op.name == "forward_cached"), view)

@@ -44,6 +44,14 @@ class Speculation:
             return base
         return speculate(base, self.drafter, lookahead=self.lookahead, **self.walk)
 
+    def fits(self, base: Plan) -> bool:
+        """Whether `base` can be speculated at all."""
+        try:
+            self.apply(base)
+        except TrajspecError:
+            return False
+        return True
+
     def at(self, nodes: int) -> Speculation:
         """The same with another number of states a call."""
         assert self.drafter is not None

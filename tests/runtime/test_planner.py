@@ -116,3 +116,13 @@ def test_costs_are_measured_once_and_kept(cache):
 def test_one_node_leaves_nothing_to_choose(cache):
     with pytest.raises(TrajspecError, match="nodes=1 leaves one"):
         ts.decode(HashModel(3, 6, 50, 5), [[0]], policy="fastdllm_threshold", gen_length=4, draft="auto", nodes=1)
+
+
+def test_what_cannot_be_speculated_is_decoded_by_itself():
+    model = HashModel(3, 6, 50, 5)
+    model.others = {"ar": HashModel(4, 6, 50, 5)}
+    told = {"policy": "apd", "gen_length": 4}
+    ours, base = (ts.decode(model, [[0]], **told, **more)[0] for more in ({"draft": "auto"}, {}))
+    assert ours.path == base.path and ours.drafter == "none" and ours.calls == base.calls
+    with pytest.raises(TrajspecError, match="speculated|further"):
+        ts.decode(model, [[0]], **told, draft="tree")
