@@ -177,14 +177,26 @@ def run_file(
 
 def _once(model: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The model, loaded, and the options under the library's own names."""
+    import torch
+
+    from .completion import load_target
     from .options import canonical
     from .runtime.denoiser import as_model
+    from .targets import asks_target
 
     given = canonical(options, frozenset(getattr(options.get("policy"), "settings", None) or ()))
     wrong = [name for name in given if name in _NOT_HERE]
     if wrong:
         raise TrajspecError(f"{', '.join(wrong)}: a line of a file is one prompt with one answer, and says its kind")
-    return as_model(model, given.pop("dtype", None), given.pop("device", None)), given
+    where = (given.pop("dtype", None), given.pop("device", None))
+    if "target" in given:
+        # Said the other way round, so that both models are loaded once.
+        model, given["drafter"] = given.pop("target"), as_model(model, *where)
+    if not asks_target(model, given):
+        return as_model(model, *where), given
+    if given.get("drafter") is not None:
+        given["drafter"] = as_model(given["drafter"], *where)
+    return load_target(model, dtype=where[0] or torch.float32, device=where[1] or "cpu"), given
 
 
 def _options(options: dict[str, Any], infill: bool) -> dict[str, Any]:
@@ -222,8 +234,15 @@ def _settings(model: Any, options: dict[str, Any], infill: bool) -> dict[str, An
     """What the manifest of every line of a kind says, in the form it has in a file. Raises what decode raises."""
     from .prepare import prepare
     from .report import plain
+    from .targets import asks_target, prepare_target, settings_of
 
     given = _options(options, infill)
+    if asks_target(model, options):
+        # A line to fill in is a broken one here, and its settings are nobody's.
+        target = prepare_target(model, [[0]], _options(options, False))
+        known = settings_of(target, target.texts[0], None)
+        changing = ("prompt", *_VOLATILE_SETTINGS)
+        return json.loads(json.dumps({name: value for name, value in known.items() if name not in changing}))
     allowed = given.get("allowed")
     # Any canvas will do, the shortest; which positions there are to restrict is known line by line.
     open_ended = not infill and (model.kind == "text" or given.get("gen_length") is not None)
@@ -242,7 +261,9 @@ def _decode_group(group: list[Line], model: Any, options: dict[str, Any]) -> Ite
     """What the output says of each line of the group, in order."""
     from .decoding import decode
     from .prepare import prepare
+    from .targets import asks_target, prepare_target
 
+    ready: Any = prepare_target if asks_target(model, options) else prepare
     answers: dict[int, dict[str, Any]] = {}
 
     def answer(place: int, content: dict[str, Any]) -> None:
@@ -253,7 +274,7 @@ def _decode_group(group: list[Line], model: Any, options: dict[str, Any]) -> Ite
         try:
             if line.error:
                 raise TrajspecError(line.error)
-            prepare(model, [line.value], _options(options, line.infill))
+            ready(model, [line.value], _options(options, line.infill))
             good[line.infill].append((place, line.value))
         except TrajspecError as error:
             answer(place, {"error": str(error)})

@@ -270,8 +270,6 @@ def _row(job: TargetJob, item: Any, text: Text, seconds: float) -> Row:
             reason, codec = "stop", target.codec
             need = (n for n in range(len(answer) + 1) if codec.decode(answer[:n]).startswith(written))
             answer = shown = answer[: next(need, len(answer))]
-    settings = {name: getattr(job.verification.processing, name) for name in SETTINGS}
-    plan = str(POLICIES["autoregressive"].bind(**settings).plan())
     drafts = job.drafter is not None
     return Row(
         text=written,
@@ -297,24 +295,31 @@ def _row(job: TargetJob, item: Any, text: Text, seconds: float) -> Row:
         drift={"off_base": 0, "stale": 0, "first_divergence": None, "sum_tv": 0.0},
         seconds=seconds,
         compile_seconds=0.0,
-        manifest={
-            "trajspec": __version__, "torch": torch.__version__, "model": target.name,
-            "dtype": str(target.dtype).removeprefix("torch."), "device": str(target.device),
-            "policy": "autoregressive", "settings": settings, "plan": plan,
-            "plan_sha256": hashlib.sha256(plan.encode()).hexdigest(),
-            "drafter": job.drafter.name if job.drafter is not None else None,
-            "draft": ("auto" if job.adapt else job.drafting.form) if drafts else "none",
-            "draft_length": job.drafting.length, "drafts": job.drafting.drafts, "draft_steps": job.drafting.steps,
-            "draft_block_length": job.drafting.block_length,
-            "verify": job.verification.rule, "prompt": item, "gen_length": job.gen_length, "seed": text.seed,
-            "stop": list(job.stop), "eos_ids": list(job.eos), "batch_rows": len(job.texts),
-        },
+        manifest=settings_of(job, text, item),
         path=text.path if job.keep_path else [],
         drafter_calls=text.drafter_calls,
         drafter_rows=text.drafter_rows,
         drafter_positions=text.drafter_positions,
         accepted_lengths=text.accepted,
     )  # fmt: skip
+
+
+def settings_of(job: TargetJob, text: Text, item: Any) -> dict[str, Any]:
+    """The manifest of a row: every setting, enough to run it again."""
+    target, drafts = job.target, job.drafter is not None
+    settings = {name: getattr(job.verification.processing, name) for name in SETTINGS}
+    plan = str(POLICIES["autoregressive"].bind(**settings).plan())
+    return {
+        "trajspec": __version__, "torch": torch.__version__, "model": target.name,
+        "dtype": str(target.dtype).removeprefix("torch."), "device": str(target.device), "policy": "autoregressive",
+        "settings": settings, "plan": plan, "plan_sha256": hashlib.sha256(plan.encode()).hexdigest(),
+        "drafter": job.drafter.name if job.drafter is not None else None,
+        "draft": ("auto" if job.adapt else job.drafting.form) if drafts else "none",
+        "draft_length": job.drafting.length, "drafts": job.drafting.drafts, "draft_steps": job.drafting.steps,
+        "draft_block_length": job.drafting.block_length, "verify": job.verification.rule, "prompt": item,
+        "gen_length": job.gen_length, "seed": text.seed, "stop": list(job.stop), "eos_ids": list(job.eos),
+        "batch_rows": len(job.texts),
+    }  # fmt: skip
 
 
 def _length(job: TargetJob, text: Text) -> int:
@@ -365,4 +370,6 @@ def run_target(model: Any, prompts: Sequence[Any], options: Mapping[str, Any]) -
             return end.value
 
 
-__all__ = ["TargetJob", "asks_target", "certificate", "drive_target", "prepare_target", "run_target", "text_of"]
+__all__ = [
+    "TargetJob", "asks_target", "certificate", "drive_target", "prepare_target", "run_target", "settings_of", "text_of",
+]  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import json
 import time
 from dataclasses import replace
 
@@ -12,10 +14,12 @@ import transformers
 
 import trajspec as ts
 from tools import tiny_data
+from trajspec.cli import main
 from trajspec.completion import load_target
 from trajspec.completion.drafts import FORMS, Drafter, Drafting, same_tokens
 from trajspec.completion.verify import Processing
 from trajspec.ir import TrajspecError
+from trajspec.jobs import run_file
 from trajspec.runtime.models.causal import Autoregressive
 
 TASKS = sorted(tiny_data.TASKS)
@@ -392,3 +396,41 @@ def test_drafts_do_not_depend_on_the_order_of_a_batch(target, tiny):
     for order in itertools.islice(itertools.permutations(range(4)), 1, 24, 7):
         mixed = ts.decode(target, [prompts[n] for n in order], seeds=[5 + n for n in order], **told)
         assert [row.token_ids for row in mixed] == [rows[n].token_ids for n in order]
+
+
+def test_a_file_of_prompts(target, tiny, tmp_path):
+    """Broken lines are said and the rest is done; a file that was cut off goes on to the same end."""
+    source, whole, cut = (tmp_path / name for name in ("in.jsonl", "whole.jsonl", "cut.jsonl"))
+    lines = [{"id": f"n{n}", "messages": chat} for n, chat in enumerate(problems(5, skip=9))]
+    lines.insert(2, {"infill": "a_c"})
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    told = {"drafter": tiny, "gen_length": 32, "temperature": 0.8}
+    assert run_file(source, whole, target, told, batch_rows=3, report=io.StringIO()) == (6, 1)
+    rows = [json.loads(line) for line in whole.read_text().splitlines()]
+    assert "infill" in rows[2]["error"]
+    alone = ts.decode(target, problems(5, skip=9), **told)
+    assert [row["text"] for row in rows if "text" in row] == alone.texts
+    assert all(row["manifest"]["drafter"] == "tiny" and row["drafter_calls"] for row in rows if "text" in row)
+    cut.write_bytes(whole.read_bytes()[: len(whole.read_bytes()) // 2])
+    run_file(source, cut, target, told, batch_rows=3, report=io.StringIO())
+    assert cut.read_bytes() == whole.read_bytes()
+    with pytest.raises(TrajspecError, match="another draft_length"):
+        run_file(source, cut, target, told | {"draft_length": 3}, batch_rows=3, report=io.StringIO())
+
+
+def test_the_command_line_takes_files_too(tmp_path, capsys):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(json.dumps({"messages": problems(1)[0]}) + "\n")
+    argv = ["decode", "--model", "tiny-ar", "--drafter", "tiny", "--gen-length", "24"]
+    assert main([*argv, "--input", str(source), "--output", str(out)]) == 0
+    assert json.loads(out.read_text())["policy"] == "autoregressive"
+    assert main([*argv, "sort $53 $23 $85"]) == 0
+    assert "drafted tokens" in capsys.readouterr().out
+    for more, message in (
+        (["--cache", "dual", "sort"], "without --infill"),
+        (["--drafts", "100", "sort"], "at most 64"),
+        (["--nodes", "4", "sort"], "--nodes"),
+    ):
+        assert main([*argv, *more]) == 2 and message in capsys.readouterr().err
+    assert main(["decode", "--draft-length", "4", "sort"]) == 2
+    assert "--draft-length is about drafts" in capsys.readouterr().err

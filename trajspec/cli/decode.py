@@ -55,10 +55,10 @@ def run(args: argparse.Namespace) -> int:
 
     model: Any
     if args.drafter or is_target(args.model):
-        if args.input or args.infill or args.compile or args.policy or args.cache or args.compat:
+        if args.infill or args.compile or args.policy or args.cache or args.compat:
             raise TrajspecError(
-                "an autoregressive target continues prompts, by itself or with --drafter; without --input, --infill, "
-                "--policy, --cache, --compat and --compile"
+                "an autoregressive target continues prompts, by itself or with --drafter; without --infill, --policy, "
+                "--cache, --compat and --compile"
             )
         from ..completion import load_target
 
@@ -105,6 +105,13 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         logging.getLogger("trajspec").setLevel(logging.INFO)
     drafts = {name: getattr(args, name) for name in TARGET_OPTIONS if getattr(args, name) is not None}
     if args.drafter:
+        names = ("nodes", "lookahead", "accept", "strata", "budget", "recheck", "packing", "require_exact")
+        idle = [name for name in names if getattr(args, name)]
+        if idle:
+            raise TrajspecError(
+                f"--{idle[0].replace('_', '-')} is for a diffusion model that speculates by itself; with --drafter "
+                "there are --draft-length, --drafts, --draft-steps and --verify"
+            )
         return options | drafts | ({"draft": args.draft} if args.draft else {})
     if drafts:
         name = next(iter(drafts)).replace("_", "-")
