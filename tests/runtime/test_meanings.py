@@ -16,6 +16,7 @@ from trajspec.ir.kinds import COUNT, LOGITS
 from trajspec.ir.op import OPS, op
 from trajspec.ir.opset.score import FLOOR
 from trajspec.runtime.meanings import MEANINGS
+from trajspec.runtime.meanings import score as meanings_of_score
 
 from .operands import VALUES, Case, NoHostReads, accepted, cases, pick, same, setting, tensors
 
@@ -293,3 +294,23 @@ def test_all_meanings_compile_as_one_graph():
     for name, value in everything(data).items():
         for row in range(calls[name].rows):
             same(pick(value, row), pick(compiled[name], row))
+
+
+@pytest.mark.parametrize("size", [2048, 2049, 5000, 70_001])
+def test_large_vocabularies_are_scored_like_small_ones(size):
+    """In stretches and in parts: the same tokens and the same bits as in one piece, with ties, infinities and NaN."""
+    generator = torch.Generator().manual_seed(size)
+    logits = torch.randn(2, 9, size, generator=generator) * 3
+    logits[0, 0, :] = 0.0
+    logits[0, 1, [7, size - 1, 300]] = 99.0
+    logits[0, 2, size - 1] = 99.0
+    logits[0, 3, 5:] = -torch.inf
+    logits[0, 4] = (logits[0, 4]).round()
+    logits[0, 5, [1000, size - 2]] = torch.nan
+    logits[0, 6, size - 1] = torch.nan
+    for values in (logits, logits.double(), logits.bfloat16()):
+        assert torch.equal(meanings_of_score.first_max(values), values.max(-1).indices)
+        token, conf = MEANINGS["score"](values)
+        expected = meanings_of_score.log_prob(values, values.max(-1).indices)
+        assert torch.equal(token, values.max(-1).indices)
+        assert torch.equal(conf.nan_to_num(7.0), expected.nan_to_num(7.0))

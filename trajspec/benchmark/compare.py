@@ -128,8 +128,8 @@ def methods(
         ("  auto", {"draft": "auto"}),
     ]  # fmt: skip
     if compiles:
-        named = ["  compiled", *(f"  compiled, {name.strip()}" for name, _ in ways[1:])]
-        ways += [(name, options | {"compile": True}) for name, (_, options) in zip(named, ways, strict=True)]
+        # The rounds of a tree take minutes to compile, a graph for every way in which states share a call.
+        ways += [("  compiled", {"compile": True}), ("  compiled, auto", {"draft": "auto", "compile": True})]
     return found + [Method(name, _ours(model, gen_length, block_length, **told, **options)) for name, options in ways]
 
 

@@ -1,6 +1,6 @@
 """An autoregressive model writes; a diffusion model drafts for it (SpecDiff, arXiv 2408.05636).
 
-The rounds are those of the policy `autoregressive`, speculated with a chain of drafted states, of which all share one row.
+The rounds are those of the policy `autoregressive`, speculated with a chain of states that share one row.
 """
 
 from .drafts import Drafting
