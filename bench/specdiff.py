@@ -85,13 +85,21 @@ def main() -> None:
     if args.assistant:
         assistant = load_target(args.assistant).network
         beside["assistant"] = Calls(assistant)
-        methods["assisted, adaptive"] = (generate, {"assistant_model": assistant}, "assistant")
-        fixed = {"assistant_model": assistant, "num_assistant_tokens": 8, "num_assistant_tokens_schedule": "constant"}
-        methods["assisted, 8 tokens"] = (generate, fixed | {"assistant_confidence_threshold": 0.0}, "assistant")
+
+        def assisted(prompt: Any, number: int, tokens: int) -> list[int]:
+            # How long its drafts are is read from the assistant's own configuration.
+            own = assistant.generation_config
+            own.num_assistant_tokens, own.num_assistant_tokens_schedule = tokens, "constant"
+            own.assistant_confidence_threshold = 0.0
+            return generate(prompt, number, assistant_model=assistant)
+
+        for tokens in (8, 16, 32):
+            methods[f"assisted, {tokens}"] = (assisted, {"tokens": tokens}, "assistant")
     methods |= {
         "trajspec, no drafts": (ours, {}, ""),
         "  mean field, 8": (ours, {"drafter": tiny}, "tiny"),
         "  mean field, 16": (ours, {"drafter": tiny, "draft_length": 16}, "tiny"),
+        "  mean field, 32": (ours, {"drafter": tiny, "draft_length": 32}, "tiny"),
         "  mean field, adaptive": (ours, {"drafter": tiny, "draft_length": "adaptive"}, "tiny"),
         "  denoise in 2, 16": (
             ours, {"drafter": tiny, "draft": "denoise", "draft_steps": 2, "draft_length": 16}, "tiny"
