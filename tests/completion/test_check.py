@@ -71,6 +71,9 @@ class Chains:
     def __init__(self, target: Tabular, drafter: Any, drafts: int) -> None:
         self.target, self.drafter, self.drafting = target, drafter, Drafting(drafts=drafts)
 
+    def asks(self, want: int) -> tuple[int, int]:
+        return 1, 1
+
     def draft(self, texts: Any, left: Any, want: Any, vocab_size: int, seed: Any, done: Any) -> Drafted:
         target, written = self.target, texts[0].tolist()[1:]
         state = target.canvas.copy()

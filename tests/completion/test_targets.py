@@ -101,7 +101,11 @@ def test_the_base_is_the_policy_of_the_library(target):
     [
         {}, {"temperature": 0.9}, {"temperature": 0.9, "verify": "rejection"}, {"drafts": 3, "temperature": 1.0},
         {"drafts": 3, "temperature": 1.0, "verify": "rejection"}, {"draft": "two_phase", "draft_length": "adaptive"},
-        {"draft": "denoise", "draft_steps": 2}, {"temperature": 0.7, "repetition_penalty": 1.2},
+        {"draft": "denoise", "draft_steps": 2},
+        {"draft": "denoise", "draft_steps": 3, "draft_length": "adaptive", "temperature": 2.5},
+        {"draft": "search", "draft_length": 12, "temperature": 2.5},
+        {"draft": "two_phase", "draft_length": "adaptive", "temperature": 2.5, "verify": "rejection"},
+        {"temperature": 0.7, "repetition_penalty": 1.2},
     ],
     ids=str,
 )  # fmt: skip
@@ -110,10 +114,26 @@ def test_a_batch_is_its_single_runs(target, tiny, options):
     batch = ts.decode(target, prompts, seeds=range(5), **told)
     for number, row in enumerate(batch):
         alone = ts.decode(target, prompts[number : number + 1], seeds=[number], **told)[0]
-        same = ("token_ids", "text", "calls", "rows", "positions", "accepted_lengths", "drafter_calls", "finish_reason")
+        same = (
+            "token_ids", "text", "calls", "rows", "positions", "accepted_lengths", "drafter_calls", "drafter_rows",
+            "drafter_positions", "finish_reason",
+        )  # fmt: skip
         for name in same:
             assert getattr(row, name) == getattr(alone, name), name
     assert batch.totals.calls < sum(row.calls for row in batch)
+
+
+def test_a_drafter_of_a_smaller_vocabulary(target, tiny):
+    """Tokens that the drafter lacks are shown to it as its first one, and never drafted."""
+    small = replace(tiny, vocab_size=460, codec=None, denoise=lambda *args: tiny.denoise(*args)[..., :460])
+    bare = replace(target, codec=None)
+    with pytest.raises(TrajspecError, match="466 ids and tiny 460"):
+        ts.decode(bare, [[2, 465, 30]], drafter=small, gen_length=8)
+    drafter = Drafter(small, Drafting(length=4), Processing(1.0), None, by_law=True)
+    zero = torch.zeros(1, dtype=torch.int64)
+    made = drafter.draft([torch.tensor([2, 465, 30])], [8], [4], 466, zero, zero)
+    assert made.law is not None and made.law.shape[-1] == 466 and bool((made.law[..., 460:] == -torch.inf).all())
+    assert int(made.tokens.max()) < 460
 
 
 def test_rejection_keeps_the_law_on_a_real_model(target, tiny):

@@ -94,6 +94,14 @@ class Drafter:
         self.model, self.drafting, self.processing, self.ids, self.by_law = model, drafting, processing, ids, by_law
         self.calls = self.rows = self.positions = 0
 
+    def asks(self, want: int) -> tuple[int, int]:
+        """Calls and sequences in them for a draft of `want` tokens of one text."""
+        if want < 1:
+            return 0, 0
+        steps = {"left_to_right": want, "two_phase": 2, "denoise": min(self.drafting.steps, want)}
+        calls = steps.get(self.drafting.form, 1)
+        return calls, calls + (self.drafting.form == "two_phase")
+
     def draft(
         self, texts: Sequence[Tensor], left: Sequence[int], want: Sequence[int], vocab_size: int, seed: Tensor,
         done: Tensor,
@@ -102,23 +110,28 @@ class Drafter:
         left to write, which is what the model is shown as masks."""
         k = max(max(want), 1)
         lengths = torch.tensor([min(one, k) for one in want], device=seed.device)
-        canvas, masked, position = self._canvas(texts, [max(number, k) for number in left])
+        canvas, masked, position = self._canvas(texts, left, k, vocab_size)
         first = torch.tensor([len(text) for text in texts], device=seed.device)
         columns = first[:, None] + torch.arange(k, device=seed.device)
         draw = self._draw(seed, done, first, vocab_size)
-        tokens, law = getattr(self, f"_{self.drafting.form}")(canvas, masked, position, columns, draw)
+        # What a row gets must not depend on how much its neighbours want.
+        told = (lengths,) if self.drafting.form in ("two_phase", "denoise", "search") else ()
+        tokens, law = getattr(self, f"_{self.drafting.form}")(canvas, masked, position, columns, draw, *told)
         return Drafted(tokens, lengths, law if self.by_law else None)
 
-    def _canvas(self, texts: Sequence[Tensor], masks: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens (the model's ids), which are masks, and positions (negative on padding), each [R, L]."""
-        length = max(len(text) + count for text, count in zip(texts, masks, strict=True))
+    def _canvas(
+        self, texts: Sequence[Tensor], masks: Sequence[int], k: int, vocab_size: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens (the model's ids), which are masks, and positions (negative on padding), each [R, L], with room for k
+        columns behind every text."""
+        length = max(len(text) + max(count, k) for text, count in zip(texts, masks, strict=True))
         device, rows = texts[0].device, len(texts)
         canvas = torch.full((rows, length), self.model.mask_id, device=device)
         masked = torch.zeros(rows, length, dtype=torch.bool, device=device)
         position = torch.arange(length, device=device).repeat(rows, 1)
-        back = None if self.ids is None else _inverse(self.ids)
+        back = self._back(vocab_size)
         for row, (text, count) in enumerate(zip(texts, masks, strict=True)):
-            canvas[row, : len(text)] = text if back is None else back[text]
+            canvas[row, : len(text)] = back[text]
             masked[row, len(text) : len(text) + count] = True
             position[row, len(text) + count :] = -1
         return canvas, masked, position
@@ -169,9 +182,16 @@ class Drafter:
         there = ((ids >= 0) & (ids < vocab_size)).nonzero()[:, 0]
         return out.index_copy(-1, ids[there], logits.index_select(-1, there))
 
+    def _back(self, vocab_size: int) -> Tensor:
+        """int64 [vocab_size]: the model's id of each of the target's ids; its first for those that it lacks."""
+        ids = torch.arange(self.model.vocab_size) if self.ids is None else self.ids.cpu()
+        back = torch.zeros(vocab_size, dtype=torch.int64)
+        there = ((ids >= 0) & (ids < vocab_size)).nonzero()[:, 0]
+        return back.index_copy(0, ids[there], there).to(self.model.device)
+
     def _theirs(self, tokens: Tensor) -> Tensor:
-        """Tokens of the target in the model's ids."""
-        return tokens if self.ids is None else _inverse(self.ids)[tokens]
+        """Tokens that were drafted, in the model's ids."""
+        return tokens if self.ids is None else self._back(int(self.ids.max()) + 1)[tokens]
 
     def _mean_field(self, canvas: Any, masked: Any, position: Any, columns: Tensor, draw: Any) -> Any:
         logits = self._ask(self._masks(canvas, masked), position, columns)
@@ -190,38 +210,46 @@ class Drafter:
             laws.append(law)
         return torch.cat(tokens, 1)[:, None], torch.cat(laws, 1)[:, None]
 
-    def _two_phase(self, canvas: Tensor, masked: Tensor, position: Tensor, columns: Tensor, draw: Any) -> Any:
+    def _two_phase(
+        self, canvas: Tensor, masked: Tensor, position: Tensor, columns: Tensor, draw: Any, lengths: Tensor
+    ) -> Any:
         logits = self._ask(self._masks(canvas, masked), position, columns)
         # The hint has noise of its own: what is drawn in the end may know it, and must not be it.
         hint, _ = draw(logits, columns, role="ord")
-        odd = torch.arange(columns.shape[1], device=columns.device) % 2 == 1
+        place = torch.arange(columns.shape[1], device=columns.device)
+        odd, wanted = place % 2 == 1, place < lengths[:, None]
         parts = []
-        for shown in (odd, ~odd):
+        for shown in (odd & wanted, ~odd & wanted):
             seen, hidden = canvas.clone(), masked.clone()
             seen.scatter_(1, columns, torch.where(shown, self._theirs(hint), self.model.mask_id))
-            hidden.scatter_(1, columns, (~shown).expand_as(columns))
+            hidden.scatter_(1, columns, masked.gather(1, columns) & ~shown)
             parts.append(self._masks(seen, hidden))
         both = self._ask(torch.cat(parts), position.repeat(2, 1), columns.repeat(2, 1)).unflatten(0, (2, -1))
         token, law = draw(torch.where(odd[:, None], both[1], both[0]), columns)
         return token[:, None], law[:, None]
 
-    def _denoise(self, canvas: Tensor, masked: Tensor, position: Tensor, columns: Tensor, draw: Any) -> Any:
+    def _denoise(
+        self, canvas: Tensor, masked: Tensor, position: Tensor, columns: Tensor, draw: Any, lengths: Tensor
+    ) -> Any:
         canvas, masked = canvas.clone(), masked.clone()
-        width, steps = columns.shape[1], min(self.drafting.steps, columns.shape[1])
+        wanted = torch.arange(columns.shape[1], device=columns.device) < lengths[:, None]
         tokens = torch.zeros_like(columns)
-        for number in range(steps):
-            hidden = masked.gather(1, columns)
+        for number in range(min(self.drafting.steps, columns.shape[1])):
+            hidden = masked.gather(1, columns) & wanted
             token, law = draw(self._ask(self._masks(canvas, masked), position, columns), columns, number)
             sure = law.gather(-1, token[..., None])[..., 0].masked_fill(~hidden, -torch.inf)
-            goal = width - (width * (number + 1)) // steps
-            order = sure.argsort(dim=-1, descending=True, stable=True)
-            chosen = torch.zeros_like(hidden).scatter(1, order[:, : int(hidden.sum(-1).max()) - goal], True) & hidden
+            # An even share of what the row wants, in as many steps as it has tokens for.
+            goal = lengths - (lengths * (number + 1)) // lengths.clamp(min=1, max=self.drafting.steps)
+            rank = sure.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+            chosen = hidden & (rank < (hidden.sum(-1) - goal)[:, None])
             tokens = torch.where(chosen, token, tokens)
             canvas.scatter_(1, columns, torch.where(chosen, self._theirs(token), canvas.gather(1, columns)))
-            masked.scatter_(1, columns, hidden & ~chosen)
+            masked.scatter_(1, columns, masked.gather(1, columns) & ~chosen)
         return tokens[:, None], None
 
-    def _search(self, canvas: Tensor, masked: Tensor, position: Tensor, columns: Tensor, draw: Any) -> Any:
+    def _search(
+        self, canvas: Tensor, masked: Tensor, position: Tensor, columns: Tensor, draw: Any, lengths: Tensor
+    ) -> Any:
         from .search import best_paths
 
         logits = self._ask(self._masks(canvas, masked), position, columns)
@@ -229,17 +257,14 @@ class Drafter:
         texts = [row[: int(first)].tolist() for row, first in zip(canvas, columns[:, 0], strict=True)]
         if self.ids is not None:
             texts = [self.ids[torch.tensor(text, dtype=torch.int64)].tolist() for text in texts]
-        return torch.tensor(best_paths(law.exp().cpu(), texts), device=columns.device)[:, None], None
+        rows = [row[: int(count)] for row, count in zip(law.exp().cpu(), lengths, strict=True)]
+        tokens = torch.zeros_like(columns)
+        for number, path in enumerate(best_paths(rows, texts)):
+            tokens[number, : len(path)] = torch.tensor(path, dtype=torch.int64)
+        return tokens[:, None], None
 
     def _masks(self, canvas: Tensor, masked: Tensor) -> Tensor:
         return torch.where(masked, self.model.mask_id, canvas)
-
-
-def _inverse(ids: Tensor) -> Tensor:
-    """From the target's ids to the model's; ids that it lacks become its first."""
-    back = torch.zeros(int(ids.max()) + 1, dtype=torch.int64, device=ids.device)
-    there = (ids >= 0).nonzero()[:, 0]
-    return back.index_copy(0, ids[there], there)
 
 
 class Lengths:

@@ -170,17 +170,16 @@ def _draft(
     drafter: Drafter, texts: Sequence[Text], live: Sequence[int], left: Sequence[int], want: Sequence[int],
     target: Target, total: Totals,
 ) -> Drafted:  # fmt: skip
-    before = (drafter.calls, drafter.rows, drafter.positions)
+    before = drafter.calls
     seed, done, _ = _keys(texts, live, target)
     with torch.inference_mode():
         made = drafter.draft([texts[number].ids for number in live], left, want, target.vocab_size, seed, done)
-    calls, rows = drafter.calls - before[0], drafter.rows - before[1]
-    total.drafter_calls += calls
+    total.drafter_calls += drafter.calls - before
     for row, number in enumerate(live):
         text = texts[number]
-        text.drafter_calls += calls
-        text.drafter_rows += rows // len(live)
-        text.drafter_positions += (rows // len(live)) * (len(text.ids) + max(left[row], max(want)))
+        calls, rows = drafter.asks(want[row])
+        text.drafter_calls, text.drafter_rows = text.drafter_calls + calls, text.drafter_rows + rows
+        text.drafter_positions += rows * (len(text.ids) + left[row])
         text.drafted += max(want[row], 0) * made.tokens.shape[1]
     return made
 

@@ -14,8 +14,8 @@ SHARE, CANDIDATES, BEAM = 0.8, 15, 3
 WEIGHT = 0.5
 
 
-def best_paths(probabilities: Tensor, texts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """For each row of `probabilities` [R, k, V] the tokens of the best path after the text, by a beam from the left.
+def best_paths(probabilities: Sequence[Tensor], texts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """For each of `probabilities`, R of [k, V], the tokens of the best path after the text, by a beam from the left.
 
     A path's score is the sum of WEIGHT log p + (1 - WEIGHT) log of a count model: triples, pairs and tokens of the
     text, mixed, with one more count for every token. (The paper counts a corpus; here it is the text itself.)
