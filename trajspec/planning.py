@@ -7,6 +7,7 @@ import os
 import platform
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,14 @@ def planned(job: Job, compiler: Any = None) -> Auto:
     key = (job.base, tuple(plans), compiler is not None, torch.get_num_threads())
     if key not in known:
         known[key] = Planner(_costs(job, plans, compiler), (1, *plans))
+    # A compiler lives for one run.
+    known[key].clock = _clock(compiler)
     return Auto(known[key], plans)
+
+
+def _clock(compiler: Any) -> Callable[[], float]:
+    """Seconds, without what compiling takes."""
+    return lambda: time.perf_counter() - (compiler.seconds if compiler is not None else 0.0)
 
 
 def costs_file() -> Path:
@@ -73,11 +81,7 @@ def _costs(job: Job, plans: Any, compiler: Any) -> Costs:
 
 def measure(job: Job, plans: Any, compiler: Any = None) -> Costs:
     """What calls cost, from rounds of the first row with all numbers of states in turn; what it writes is dropped."""
-
-    def clock() -> float:
-        return time.perf_counter() - (compiler.seconds if compiler is not None else 0.0)
-
-    sampler = Sampler(clock, (1, *plans))
+    sampler = Sampler(_clock(compiler), (1, *plans))
     row = job.rows[0]
     for _ in range(RUNS):
         driver = drive_rounds(

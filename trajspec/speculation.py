@@ -15,6 +15,8 @@ from .passes.speculate import named
 
 OPTIONS = ("draft", "nodes", "lookahead", "accept", "strata", "budget", "then", "recheck", "require_exact", "packing")
 DEFAULT_NODES = 8
+_KEPT = 256
+_MADE: dict[Any, Plan] = {}
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,15 @@ class Speculation:
         """The plan that runs: `base`, or what `speculate` makes of it."""
         if self.drafter is None:
             return base
-        return speculate(base, self.drafter, lookahead=self.lookahead, **self.walk)
+        settings = (tuple(self.drafter.settings.items()), self.lookahead, tuple(self.walk.items()))
+        # Plans are equal by structure, and their texts have names of their own.
+        key = (base, base.text, self.drafter.op, repr(settings))
+        found = _MADE.get(key)
+        if found is None:
+            if len(_MADE) >= _KEPT:
+                _MADE.clear()
+            found = _MADE[key] = speculate(base, self.drafter, lookahead=self.lookahead, **self.walk)
+        return found
 
     def fits(self, base: Plan) -> bool:
         """Whether `base` can be speculated at all."""

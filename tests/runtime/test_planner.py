@@ -126,3 +126,31 @@ def test_what_cannot_be_speculated_is_decoded_by_itself():
     assert ours.path == base.path and ours.drafter == "none" and ours.calls == base.calls
     with pytest.raises(TrajspecError, match="speculated|further"):
         ts.decode(model, [[0]], **told, draft="tree")
+
+
+def test_a_calibration_that_was_wrong_is_put_right():
+    """Costs say that states are free; the clock says that they are not."""
+    now = [0.0]
+
+    def rounds(planner, count, seconds):
+        chosen = []
+        for _ in range(count):
+            nodes = planner.choose()
+            chosen.append(nodes)
+            now[0] += seconds(nodes)
+            planner.saw(nodes, nodes, min(nodes, 2))
+            planner.done()
+        return chosen
+
+    planner = Planner(Costs(1.0, 0.0), clock=lambda: now[0])
+    chosen = rounds(planner, 60, lambda nodes: 1.0 if nodes == 1 else 3.0)
+    assert chosen[:3] == [1, 1, 1] and 8 in chosen[3:8] and chosen[-20:].count(1) >= 18
+    free = Planner(Costs(0.0, 1.0), clock=lambda: now[0], advances={8: 2.0})
+    # Costs say that nothing pays; it is tried now and then, and found to pay.
+    assert rounds(free, 120, lambda nodes: 1.0)[-40:].count(1) == 0
+    # A round that refreshes a row is not timed.
+    planner.choose()
+    before = {nodes: list(times) for nodes, times in planner.seconds.items()}
+    planner.saw(1, 1, 1, "refresh")
+    planner.done()
+    assert planner.seconds == before

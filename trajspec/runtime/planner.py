@@ -18,6 +18,8 @@ PRIOR = 0.6
 MEMORY = 0.9
 #: Rounds without speculation before it is tried again; doubled whenever that did not pay.
 PATIENCE = 32
+#: Rounds of one state that are timed before times count as known.
+TIMED = 3
 
 
 @dataclass
@@ -47,7 +49,11 @@ class Costs:
 
 @dataclass
 class Planner:
-    """Chooses the states of each round's call. `advances`: the mean base steps of rounds with n states, as seen."""
+    """Chooses the states of each round's call. `advances`: the mean base steps of rounds with n states, as seen.
+
+    With a `clock` (seconds, without what compiling took) rounds are timed as they go, and once both are known their
+    `seconds` stand in for `costs`: a calibration on a busy machine is put right by the run itself.
+    """
 
     costs: Costs
     nodes: Sequence[int] = NODES
@@ -57,9 +63,23 @@ class Planner:
     idle: int = 0
     patience: int = PATIENCE
     probing: bool = False
+    clock: Callable[[], float] | None = None
+    seconds: dict[int, list[float]] = field(default_factory=dict)
+    began: float = 0.0
+    current: int = 1
+    timed: bool = True
 
     def choose(self) -> int:
         """How many states the next round's call should hold."""
+        self.current, self.timed = self._choose(), True
+        self.chosen[self.current] = self.chosen.get(self.current, 0) + 1
+        if self.clock is not None:
+            self.began = self.clock()
+        return self.current
+
+    def _choose(self) -> int:
+        if self.clock is not None and len(self.seconds.get(1, ())) < TIMED:
+            return 1
         best = max(self.nodes, key=lambda count: (self.gain(count), -count))
         self.probing = False
         if best == 1:
@@ -67,7 +87,6 @@ class Planner:
             if self.idle >= self.patience:
                 best = max((count for count in self.nodes if count > 1), key=self.gain)
                 self.idle, self.probing = 0, True
-        self.chosen[best] = self.chosen.get(best, 0) + 1
         return best
 
     def skip(self, rounds: int) -> bool:
@@ -80,7 +99,14 @@ class Planner:
 
     def gain(self, nodes: int) -> float:
         """The predicted speed-up of calls of `nodes` states over calls of one."""
-        return self.advance(nodes) / self.costs(nodes)
+        return self.advance(nodes) / self.cost(nodes)
+
+    def cost(self, nodes: int) -> float:
+        """A round of `nodes` states in rounds of one: as timed in this process, else as measured before it."""
+        one, many = self.seconds.get(1, ()), self.seconds.get(nodes, ())
+        if len(one) < TIMED or not many:
+            return self.costs(nodes)
+        return max(_middle(many) / _middle(one), 1e-9)
 
     def advance(self, nodes: int) -> float:
         """The base steps that a round with `nodes` states is expected to take: as seen, else as a chain's (D1)."""
@@ -91,6 +117,8 @@ class Planner:
 
     def saw(self, nodes: int, states: int, steps: int, kind: str = "verify") -> None:
         """A round for which `nodes` were chosen evaluated `states` of a row and took `steps` base steps of it."""
+        if kind == "refresh":
+            self.timed = False
         if nodes < 2 or kind == "refresh":
             return
         before = self.advances.get(nodes, self.advance(nodes))
@@ -101,15 +129,21 @@ class Planner:
             self.patience = PATIENCE if self.gain(nodes) > 1 else 2 * self.patience
 
     def done(self) -> None:
-        """The round is over."""
+        """The round is over: unless it refreshed a row, which the base does as well, its time is kept."""
+        if self.clock is not None and self.timed:
+            self.seconds[self.current] = [*self.seconds.get(self.current, ())[-8:], self.clock() - self.began]
 
     def as_dict(self) -> Mapping[str, object]:
         """What was chosen and on what grounds, ready for JSON."""
         return {
             "chosen": {str(nodes): count for nodes, count in sorted(self.chosen.items())},
-            "costs": {str(nodes): round(self.costs(nodes), 3) for nodes in self.nodes},
+            "costs": {str(nodes): round(self.cost(nodes), 3) for nodes in self.nodes},
             "advances": {str(nodes): round(self.advance(nodes), 3) for nodes in self.nodes},
         }
+
+
+def _middle(times: Sequence[float]) -> float:
+    return sorted(times)[len(times) // 2]
 
 
 @dataclass
