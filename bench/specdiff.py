@@ -86,14 +86,16 @@ def main() -> None:
         assistant = load_target(args.assistant).network
         beside["assistant"] = Calls(assistant)
 
-        def assisted(prompt: Any, number: int, tokens: int) -> list[int]:
+        def assisted(prompt: Any, number: int, tokens: int, least: float = 0.0) -> list[int]:
             # How long its drafts are is read from the assistant's own configuration.
             own = assistant.generation_config
             own.num_assistant_tokens, own.num_assistant_tokens_schedule = tokens, "constant"
-            own.assistant_confidence_threshold = 0.0
+            own.assistant_confidence_threshold = least
             return generate(prompt, number, assistant_model=assistant)
 
-        for tokens in (8, 16, 32):
+        # transformers' own defaults: 20 tokens, fewer where the assistant is unsure.
+        methods["assisted, default"] = (assisted, {"tokens": 20, "least": 0.4}, "assistant")
+        for tokens in (8, 16, 32, 47):
             methods[f"assisted, {tokens}"] = (assisted, {"tokens": tokens}, "assistant")
     methods |= {
         "trajspec, no drafts": (ours, {}, ""),
@@ -103,6 +105,9 @@ def main() -> None:
         "  mean field, adaptive": (ours, {"drafter": tiny, "draft_length": "adaptive"}, "tiny"),
         "  denoise in 2, 16": (
             ours, {"drafter": tiny, "draft": "denoise", "draft_steps": 2, "draft_length": 16}, "tiny"
+        ),
+        "  denoise in 4, 47": (
+            ours, {"drafter": tiny, "draft": "denoise", "draft_steps": 4, "draft_length": 47}, "tiny"
         ),
         "  auto": (ours, {"drafter": tiny, "draft": "auto", "draft_length": "adaptive"}, "tiny"),
     }

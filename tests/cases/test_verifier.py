@@ -158,7 +158,7 @@ def test_t19_d_what_the_drafter_reports_is_what_it_drew_from() -> None:
     rows = 20_000
 
     class Model:
-        mask_id, banned_ids, vocab_size = 4, (4,), 5
+        mask_id, banned_ids, vocab_size, device = 4, (4,), 5, torch.device("cpu")
 
         def __call__(self, tokens, positions, visible):
             return torch.tensor([0.0, 1.0, 2.0, 3.0, 9.0]).expand(*tokens.shape, 5)
